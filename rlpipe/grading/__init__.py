@@ -1,0 +1,1 @@
+"""Grades candidate code against tests that it never sees."""

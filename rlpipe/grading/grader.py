@@ -1,0 +1,170 @@
+"""Grades a candidate inside a sandbox, with the harness as the program that the sandbox runs."""
+
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rlpipe.errors import GraderError
+from rlpipe.grading.names import imports, names_called, names_used
+from rlpipe.grading.program import program
+from rlpipe.sandboxes.base import ExecResult, Sandbox
+from rlpipe.types import PythonTests, TestResult
+
+NAME = 100
+"""Characters of a test's name."""
+
+PATIENCE = 5.0
+"""Times its budget that a test may take by the wall clock, on a machine that is busy."""
+
+SLACK = 5.0
+"""Seconds beyond the time budget for the harness to start, to clean up and to report."""
+
+_OUTCOMES = {"does_not_load": "does_not_load", "timeout": "timeout"}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a candidate fared, test by test, in the order of `PythonTests.all`."""
+
+    tests: tuple[TestResult, ...]
+    note: str
+    """One sentence for a person; empty where the tests say everything."""
+
+    outcome: str
+    """`passed`, `tests_failed`, `does_not_load`, `timeout`, or `tests_not_completed`."""
+
+    @property
+    def total(self) -> int:
+        return len(self.tests)
+
+    @property
+    def ran(self) -> int:
+        """Tests that came to an end of their own."""
+        return sum(test.outcome != "not_run" for test in self.tests)
+
+    @property
+    def passed_tests(self) -> int:
+        return sum(test.outcome == "passed" for test in self.tests)
+
+    @property
+    def passed(self) -> bool:
+        """Whether there are tests, and every one of them passed."""
+        return self.total > 0 and self.passed_tests == self.total
+
+
+async def grade(
+    sandbox: Sandbox,
+    source: str,
+    tests: PythonTests,
+    *,
+    timeout: float = 10.0,
+    test_timeout: float = 5.0,
+) -> Report:
+    """Run each of `tests` on its own against the code `source`.
+
+    The candidate's process never holds a test or an expected value, and what it does to itself,
+    to its output or to its exit status has no part in the verdict. The sandbox must hold no
+    process and no changed file of an earlier program's that could reach the harness: grade in a
+    sandbox of its own what an agent wrote with tools.
+
+    Args:
+        timeout: seconds for everything; waits for a busy processor do not count, up to
+            `PATIENCE` times as long.
+        test_timeout: seconds for loading the candidate, and again for each test, likewise.
+
+    Raises:
+        GraderError: the harness cannot work in this sandbox; it says nothing about the candidate.
+        SandboxError: the sandbox failed.
+    """
+    tokens = [secrets.token_hex(16) for _ in range(len(tests.all) + 2)]
+    budgets = {
+        "timeout": timeout,
+        "test_timeout": test_timeout,
+        "patience": PATIENCE,
+        "memory": sandbox.spec.memory * 3 // 4,
+    }
+    job = _job(source, tests, tokens, budgets)
+    result = await sandbox.run_python(
+        program(),
+        stdin=json.dumps(job).encode(),
+        timeout=timeout * PATIENCE + SLACK,
+        max_output=(1 << 16) + (len(tokens) << 11),
+    )
+    return _report(tests.all, dict(_records(result.stdout, tokens)), result)
+
+
+def _job(
+    source: str, tests: PythonTests, tokens: list[str], budgets: dict[str, float]
+) -> dict[str, Any]:
+    statements = (*tests.all, tests.setup)
+    used = names_used(statements)
+    entry_points = used & set(tests.entry_points or names_called(statements))
+    lines = "\n".join(tests.imports)
+    return {
+        "source": source,
+        "tests": tests.all,
+        # Each with whether the tests cannot do without it.
+        "imports": [(line, bool(names & used - entry_points)) for line, names in imports(lines)],
+        "setup": tests.setup,
+        "entry_points": sorted(entry_points),
+        "tokens": tokens,
+        **budgets,
+    }
+
+
+def _records(stdout: str, tokens: list[str]) -> Iterator[tuple[int, list[Any]]]:
+    """The report's lines by position; the first that bears a token is the one that counts."""
+    places = {token: place for place, token in enumerate(tokens)}
+    for line in stdout.splitlines():
+        token, _, record = line.partition(" ")
+        place = places.pop(token, None)
+        if place is not None:
+            yield place, json.loads(record)
+
+
+def _report(
+    statements: tuple[str, ...], records: dict[int, list[Any]], result: ExecResult
+) -> Report:
+    begun, end = records.get(len(statements)), records.get(len(statements) + 1)
+    state, note = end or ("stopped", _how_it_ended(result))
+    if begun is None or state == "unfit":
+        raise GraderError(
+            f"the harness cannot work in this sandbox: {note} {result.stderr[-500:]}".strip(),
+            retryable=state != "unfit",
+        )
+    tests = tuple(
+        _test_result(statement, records.get(place)) for place, statement in enumerate(statements)
+    )
+    judged = sum(record[3] for place, record in records.items() if place < len(statements))
+    if judged and not note:
+        note = f"the candidate's own __eq__ decided comparisons in {judged} of the tests"
+    return Report(tests, note, _outcome(tests, state))
+
+
+def _how_it_ended(result: ExecResult) -> str:
+    how = f"exit status {result.exit_code}" if result.outcome == "exited" else result.outcome
+    return f"the harness ended before its report was complete ({how})."
+
+
+def _test_result(statement: str, record: list[Any] | None) -> TestResult:
+    name = " ".join(statement.split())
+    name = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+    if record is None:
+        return TestResult(name=name, outcome="not_run")
+    outcome, message, duration, judged = record
+    if judged:
+        message = message or "the candidate's own __eq__ decided"
+    return TestResult(name=name, outcome=outcome, message=message, duration=duration)
+
+
+def _outcome(tests: tuple[TestResult, ...], state: str) -> str:
+    found = {test.outcome for test in tests}
+    if state in _OUTCOMES:
+        return _OUTCOMES[state]
+    if not tests or "not_run" in found:
+        return "tests_not_completed"
+    if "timeout" in found:
+        return "timeout"
+    return "passed" if found == {"passed"} else "tests_failed"
