@@ -1,0 +1,83 @@
+"""Who answers: a policy is declared in YAML, opened into an actor, and the actor acts."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rlpipe.component import Component
+from rlpipe.types import Message, Task, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How an answer is drawn."""
+
+    temperature: float = 1.0
+    """0 is greedy."""
+
+    top_p: float = 1.0
+    max_tokens: int = 1024
+    """New tokens of one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an actor is asked: go on with this conversation."""
+
+    task: Task
+    messages: Sequence[Message]
+    tools: Sequence[dict[str, Any]]
+    """Function schemas in OpenAI's form."""
+
+    sampling: Sampling
+    seed: int
+    """Distinct for every rollout and turn, and the same in every repetition of the run."""
+
+    turns: Sequence[Turn] = ()
+    """The rollout's earlier turns: history is extended as token ids, never re-encoded."""
+
+
+class Actor(ABC):
+    """A policy that is open and answers. Used by many rollouts at once."""
+
+    name: str
+    version: int = 0
+    """Optimizer steps that its weights have seen."""
+
+    @abstractmethod
+    async def act(self, request: Request) -> tuple[Message, Turn]:
+        """Answer with one assistant message and the turn that produced it.
+
+        Raises:
+            ProviderError: the model service failed.
+            ContextOverflow: the conversation no longer fits the model.
+        """
+
+    def attend(self) -> AbstractContextManager[None]:
+        """Held by a rollout as long as it may ask again.
+
+        An actor that batches requests learns from it whom to wait for.
+        """
+        return nullcontext()
+
+
+class Policy(Component):
+    """Declares a model: the one in training, or a frozen one."""
+
+    in_training: ClassVar[bool] = False
+    """Whether a backend serves and trains it. A policy that is not opens by itself."""
+
+    @property
+    def name(self) -> str:
+        """What trajectories and logs call it."""
+        return str(getattr(self, "model", self.kind))
+
+    def open(self) -> AbstractAsyncContextManager[Actor]:
+        """Open a frozen policy. One in training is opened by its backend."""
+        raise NotImplementedError
+
+    def load(self, seed: int) -> tuple[Any, Any]:
+        """Load a policy in training into this process: a transformers model and its tokenizer."""
+        raise NotImplementedError
