@@ -1,0 +1,154 @@
+"""How a conversation becomes token ids and sampled text becomes a message.
+
+A rollout's history is kept as token ids and extended, never re-encoded: what the policy sampled
+is what it is trained on. `tokenizer` is any Hugging Face tokenizer with a chat template.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rlpipe.types import Message, Trajectory, Turn
+
+_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
+
+IGNORED = -100
+"""Label of a token that carries no loss."""
+
+
+def prompt_ids(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    tools: Sequence[dict[str, Any]],
+    turns: Sequence[Turn],
+) -> list[int]:
+    """Token ids of the conversation, ready for the next assistant message.
+
+    Raises:
+        ValueError: the chat template cannot render it, or rewrites what came before.
+    """
+    last = turns[-1] if turns else Turn()
+    if last.prompt_ids is not None and last.completion_ids is not None:
+        given = list(messages[last.message_index + 1 :])
+        return [*last.prompt_ids, *last.completion_ids, *_delta_ids(tokenizer, given, tools)]
+    return _encode(tokenizer, _render(tokenizer, messages, tools, generate=True))
+
+
+def _delta_ids(tokenizer: Any, given: list[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
+    """Token ids of messages that follow an assistant's, up to where the next answer begins.
+
+    The template is asked about a stand-in conversation: what it adds after an assistant's message
+    does not depend on what that message said.
+    """
+    before: list[Message] = [
+        {"role": "user", "content": "."},
+        {"role": "assistant", "content": "."},
+    ]
+    start = _render(tokenizer, before, tools, generate=False)
+    whole = _render(tokenizer, [*before, *given], tools, generate=True)
+    if not whole.startswith(start):
+        raise ValueError("the chat template rewrites earlier turns when messages are added")
+    end = start.rfind(tokenizer.eos_token)
+    between = start[end + len(tokenizer.eos_token) :] if end >= 0 else ""
+    return _encode(tokenizer, between + whole[len(start) :])
+
+
+def parse_message(text: str) -> Message:
+    """Read an assistant's text; `<tool_call>` blocks become tool calls, malformed ones included.
+
+    A call that is no JSON keeps its raw text as arguments, so that the agent loop can tell the
+    model what is wrong with it.
+    """
+    blocks = _CALL.findall(text)
+    if not blocks:
+        return {"role": "assistant", "content": text}
+    calls = [_parse_call(block.strip(), number) for number, block in enumerate(blocks)]
+    content = text[: text.index("<tool_call>")].strip()
+    return {"role": "assistant", "content": content, "tool_calls": calls}
+
+
+def _parse_call(block: str, number: int) -> dict[str, Any]:
+    try:
+        call = json.loads(block)
+        name, arguments = call["name"], call["arguments"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        found = _NAME.search(block)
+        name, arguments = found.group(1) if found else "", block
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments)
+    function = {"name": str(name), "arguments": arguments}
+    return {"id": f"call_{number}", "type": "function", "function": function}
+
+
+def supervised_rows(tokenizer: Any, trajectory: Trajectory) -> list[tuple[list[int], list[int]]]:
+    """`(input_ids, labels)` of a trajectory: its assistant messages carry loss, all else does not.
+
+    One row holds the whole conversation where the template only ever appends; otherwise every
+    assistant message gets a row of its own.
+
+    Raises:
+        ValueError: the template does not continue a prompt into its answer.
+    """
+    rows: list[tuple[list[int], list[int]]] = []
+    written = ""
+    for index, message in enumerate(trajectory.messages):
+        if message["role"] != "assistant":
+            continue
+        prompt = _render(tokenizer, trajectory.messages[:index], trajectory.tools, generate=True)
+        whole = _render(
+            tokenizer, trajectory.messages[: index + 1], trajectory.tools, generate=False
+        )
+        if not whole.startswith(prompt):
+            raise ValueError("the chat template does not continue its own prompt")
+        answer = whole[len(prompt) :]
+        end = answer.rfind(tokenizer.eos_token)
+        answer = answer[: end + len(tokenizer.eos_token)] if end >= 0 else answer
+        if not (rows and prompt.startswith(written)):
+            rows.append(([], []))
+            written = ""
+        given_ids = _encode(tokenizer, prompt[len(written) :])
+        answer_ids = _encode(tokenizer, answer)
+        input_ids, labels = rows[-1]
+        input_ids += given_ids + answer_ids
+        labels += [IGNORED] * len(given_ids) + answer_ids
+        written = prompt + answer
+    return rows
+
+
+def _render(
+    tokenizer: Any, messages: Sequence[Message], tools: Sequence[dict[str, Any]], *, generate: bool
+) -> str:
+    try:
+        text = tokenizer.apply_chat_template(
+            [_with_parsed_arguments(message) for message in messages],
+            tools=list(tools) or None,
+            add_generation_prompt=generate,
+            tokenize=False,
+        )
+    except Exception as error:  # a template is a program of the model's author
+        raise ValueError(f"the chat template failed: {type(error).__name__}: {error}") from error
+    return str(text)
+
+
+def _with_parsed_arguments(message: Message) -> Message:
+    """Templates print arguments as JSON themselves, so that a string would be quoted twice."""
+    if not message.get("tool_calls"):
+        return message
+    return message | {"tool_calls": [_parsed(call) for call in message["tool_calls"]]}
+
+
+def _parsed(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return call
+    if not isinstance(arguments, dict):
+        return call
+    return call | {"function": function | {"arguments": arguments}}
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False))

@@ -1,0 +1,268 @@
+"""Groups of rollouts at bounded concurrency, scored; whatever fails becomes data.
+
+One rollout's failure never touches another. What the machinery did is retried within
+`rollout.max_attempts` and then masked; an unknown error is kept with its traceback.
+"""
+
+import asyncio
+import hashlib
+import random
+import time
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rlpipe.errors import InfrastructureError, RunError
+from rlpipe.policies.base import Actor
+from rlpipe.rewards.base import Reward
+from rlpipe.rollouts.base import Record, Rollout
+from rlpipe.sandboxes._pool import SandboxPool
+from rlpipe.sandboxes.base import Sandbox
+from rlpipe.tools.base import Tool
+from rlpipe.types import (
+    Failure,
+    SandboxRecord,
+    StopReason,
+    Task,
+    Timing,
+    Trajectory,
+    TrajectoryGroup,
+)
+
+LONGEST_PAUSE = 30.0
+"""Seconds between two attempts, unless the service asks for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One rollout that is to be made: which task, and where its trajectory belongs."""
+
+    task: Task
+    phase: str
+    step: int
+    position: int
+    """Of the group among the groups of the step."""
+
+    index: int
+    """Of the rollout in its group."""
+
+    seed: int
+    temperature: float | None
+    scored: bool
+
+    @property
+    def group_id(self) -> str:
+        return f"{self.phase}-{self.step}-{self.position}"
+
+    @property
+    def rollout_id(self) -> str:
+        return f"{self.group_id}-{self.index}"
+
+
+@dataclass
+class Collector:
+    """Rolls out and scores tasks with one set of tools, one reward and one pool of sandboxes."""
+
+    rollout: Rollout
+    tools: Mapping[str, Tool]
+    reward: Reward
+    sandboxes: SandboxPool
+    seed: int
+    on_attempt: Callable[[Trajectory], None] = lambda trajectory: None
+    """Told of every attempt, failed ones included, as soon as it ends."""
+
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    slots: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.slots = asyncio.Semaphore(self.rollout.concurrency)
+
+    async def collect(
+        self,
+        actor: Actor,
+        tasks: Sequence[Task],
+        *,
+        phase: str,
+        step: int = 0,
+        group_size: int = 1,
+        temperature: float | None = None,
+        scored: bool = True,
+        on_rollout: Callable[[Trajectory], None] = lambda trajectory: None,
+    ) -> list[TrajectoryGroup]:
+        """Roll out each task `group_size` times; return the groups in the order of `tasks`.
+
+        Without `scored`, trajectories end with neither a score nor, unless they failed, a failure.
+
+        Raises:
+            RunError: not one rollout is valid.
+        """
+
+        async def one(slot: Slot) -> Trajectory:
+            async with self.slots:
+                trajectory = await self._roll_out(slot, actor)
+            on_rollout(trajectory)
+            return trajectory
+
+        slots = [
+            Slot(
+                task,
+                phase,
+                step,
+                position,
+                index,
+                seed=self._seed(phase, step, position, index),
+                temperature=temperature,
+                scored=scored,
+            )
+            for position, task in enumerate(tasks)
+            for index in range(group_size)
+        ]
+        async with asyncio.TaskGroup() as running:
+            asked = [running.create_task(one(slot)) for slot in slots]
+        done = [rollout.result() for rollout in asked]
+        _refuse_total_loss(done, phase, step)
+        return [
+            TrajectoryGroup(
+                group_id=members[0].group_id,
+                task_id=members[0].task_id,
+                trajectories=tuple(members),
+            )
+            for start in range(0, len(done), group_size)
+            if (members := done[start : start + group_size])
+        ]
+
+    def _seed(self, phase: str, step: int, position: int, index: int) -> int:
+        """Distinct for every rollout of a run, and the same in every repetition of it."""
+        name = f"{self.seed} {phase} {step} {position} {index}".encode()
+        return int.from_bytes(hashlib.sha256(name).digest()[:4]) >> 1
+
+    async def _roll_out(self, slot: Slot, actor: Actor) -> Trajectory:
+        attempt = 1
+        while True:
+            trajectory = await self._attempt(slot, actor, attempt)
+            self.on_attempt(trajectory)
+            failure = trajectory.failure
+            if failure is None or not failure.retryable or attempt >= self.rollout.max_attempts:
+                return trajectory
+            await self.pause(_delay(failure, attempt, slot.seed))
+            attempt += 1
+
+    async def _attempt(self, slot: Slot, actor: Actor, attempt: int) -> Trajectory:
+        """One try: the rollout and its score under one deadline. Only bugs of ours can raise."""
+        record, began = Record(slot.task), time.monotonic()
+        version = actor.version
+        stop, score, failure = StopReason.FAILED, None, None
+
+        def so_far(sandbox: Sandbox) -> Trajectory:
+            return Trajectory(
+                rollout_id=slot.rollout_id,
+                group_id=slot.group_id,
+                task_id=slot.task.id,
+                step=slot.step,
+                index=slot.index,
+                attempt=attempt,
+                seed=slot.seed,
+                policy=actor.name,
+                policy_version=version,
+                messages=tuple(record.messages),
+                tools=record.tools,
+                turns=tuple(record.turns),
+                submission=record.submission,
+                tool_calls=dict(record.tool_calls),
+                malformed=record.malformed,
+                stop_reason=stop,
+                score=score,
+                failure=failure,
+                timing=Timing(total=time.monotonic() - began, **record.seconds),
+                sandbox=_sandbox_record(sandbox),
+            )
+
+        tags = (f"step:{slot.step}", f"task:{slot.task.id}")
+        # Neither called nor graded, a rollout may never need its sandbox.
+        ahead = slot.scored or bool(self.tools)
+        files = slot.task.files
+        async with self.sandboxes.claim(tags=tags, files=files, ahead=ahead) as sandbox:
+            try:
+                async with asyncio.timeout(self.rollout.timeout) as deadline:
+                    stop = await self.rollout.roll_out(
+                        slot.task,
+                        actor,
+                        self.tools,
+                        sandbox,
+                        record,
+                        temperature=slot.temperature,
+                        seed=slot.seed,
+                    )
+                    if slot.scored:
+                        with record.timed("grading"):
+                            score = await self.reward.score(slot.task, so_far(sandbox), sandbox)
+            except Exception as error:
+                late = isinstance(error, TimeoutError) and deadline.expired()
+                stop = StopReason.TIMEOUT if late else StopReason.FAILED
+                failure = _late(self.rollout.timeout, attempt) if late else _failure(error, attempt)
+            return so_far(sandbox)
+
+
+def _failure(error: Exception, attempt: int) -> Failure:
+    """Turn an error into data, attributed to the boundary that it crossed."""
+    if isinstance(error, InfrastructureError):
+        cause = error.__cause__
+        unknown = cause is not None and error.boundary == "tool"
+        return Failure(
+            boundary=error.boundary,
+            type=type(cause if unknown else error).__name__,
+            message=str(error),
+            attempt=attempt,
+            retryable=error.retryable,
+            retry_after=error.retry_after,
+            traceback=_trace(error) if unknown else None,
+        )
+    return Failure(
+        boundary="rollout",
+        type=type(error).__name__,
+        message=str(error),
+        attempt=attempt,
+        traceback=_trace(error),
+    )
+
+
+def _trace(error: Exception) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def _late(timeout: float, attempt: int) -> Failure:
+    message = f"not done after rollout.timeout={timeout:g} seconds"
+    return Failure(boundary="rollout", type="timeout", message=message, attempt=attempt)
+
+
+def _delay(failure: Failure, attempt: int, seed: int) -> float:
+    """Seconds before the next attempt: what the service asked for, or 1, 2, 4 ... with jitter."""
+    backoff = min(LONGEST_PAUSE, 2.0 ** (attempt - 1))
+    jittered = backoff * random.Random(f"{seed} {attempt}").uniform(0.5, 1.0)
+    return max(failure.retry_after or 0.0, jittered)
+
+
+def _sandbox_record(sandbox: Sandbox) -> SandboxRecord | None:
+    """None for a sandbox that was never used: its start may not even have ended."""
+    if not sandbox.stats.exec_count:
+        return None
+    return SandboxRecord(
+        id=sandbox.id,
+        image=sandbox.spec.image,
+        tags=sandbox.spec.tags,
+        executions=sandbox.stats.exec_count,
+    )
+
+
+def _refuse_total_loss(trajectories: Sequence[Trajectory], phase: str, step: int) -> None:
+    failures = [trajectory.failure for trajectory in trajectories if trajectory.failure]
+    if not failures or len(failures) < len(trajectories):
+        return
+    kinds = Counter(f"{failure.boundary}: {failure.type}" for failure in failures)
+    counted = ", ".join(f"{kind} x{times}" for kind, times in kinds.most_common())
+    first = failures[0]
+    detail = first.traceback or first.message
+    raise RunError(
+        f"all {len(failures)} rollouts of {phase} step {step} failed ({counted})\n{detail}"
+    )
