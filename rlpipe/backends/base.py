@@ -1,0 +1,106 @@
+"""What changes the policy's weights. The backend drives and asks; the run lends it a `Job`."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rlpipe.component import Component
+from rlpipe.errors import Finding
+from rlpipe.policies.base import Actor, Policy
+from rlpipe.train.base import Train
+from rlpipe.types import Task, Trajectory, TrajectoryGroup
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run lends a backend. Steps count from 1; step 0 is the untrained policy."""
+
+    policy: Policy
+    train: Train
+    seed: int
+    temperature: float
+    """That the training rollouts are sampled at."""
+
+    max_sampled_tokens: int
+    """Upper bound of sampled tokens of one rollout."""
+
+    folder: Path
+    """The run folder; for scratch files of the backend's library."""
+
+    batch: Callable[[int], list[Task]]
+    """The tasks of a step, in order."""
+
+    collect: Callable[[Actor, Sequence[Task], int], Coroutine[Any, Any, list[TrajectoryGroup]]]
+    """Roll out a step's tasks, `train.group_size` times each, score them and record them."""
+
+    demonstrate: Callable[[bool], Coroutine[Any, Any, list[Trajectory]]]
+    """The teacher's trajectories, scored or not; only where `train` asks for a teacher."""
+
+    evaluate: Callable[[Actor, int], Coroutine[Any, Any, None]]
+    """Evaluate on held-out tasks after that many steps, and record it."""
+
+    finish_step: Callable[[int, Mapping[str, float]], None]
+    """Say that a step is done, with the trainer's own figures."""
+
+    checkpoint: Callable[[int], Path]
+    """The folder for that step's checkpoint."""
+
+    status: Callable[[str], None]
+    """Tell the user in a few words what is going on."""
+
+
+@dataclass(frozen=True)
+class TrainSummary:
+    """What training came to."""
+
+    steps: int
+    checkpoint: Path | None = None
+
+
+class Backend(Component):
+    """Trains a policy, and serves it for rollouts."""
+
+    honours: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """Per kind of `train`, the settings that this backend acts on besides the common ones."""
+
+    common: ClassVar[frozenset[str]] = frozenset(
+        {"kind", "steps", "groups_per_batch", "group_size", "eval_every", "save_every"}
+    )
+    """Settings of `train` that the run itself acts on, whatever the backend."""
+
+    def check_fit(self, policy: Policy, train: Train) -> list[Finding]:
+        """What this backend cannot do with these settings, before anything starts.
+
+        A setting that it would ignore is a finding unless it has its default. Keys are full paths.
+        """
+        kind = train.kind
+        if kind not in self.honours:
+            known = ", ".join(sorted(self.honours))
+            return [
+                Finding("train.kind", f"backend {self.kind!r} has no {kind!r} (it has: {known})")
+            ]
+        honoured = self.honours[kind] | self.common
+        defaults = {name: field.get_default() for name, field in type(train).model_fields.items()}
+        ignored = [
+            name for name, value in train if name not in honoured and value != defaults[name]
+        ]
+        supported = ", ".join(sorted(honoured - {"kind"}))
+        return [
+            Finding(f"train.{name}", f"backend {self.kind!r} ignores it; it honours: {supported}")
+            for name in ignored
+        ]
+
+    @abstractmethod
+    async def train(self, job: Job) -> TrainSummary:
+        """Train the policy to the end of `job.train.steps`.
+
+        Raises:
+            RunError: training cannot go on.
+        """
+
+    def serve(self, policy: Policy, seed: int) -> AbstractAsyncContextManager[Actor]:
+        """Open the untrained policy for evaluation or collection."""
+        raise NotImplementedError

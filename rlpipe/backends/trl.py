@@ -1,0 +1,167 @@
+"""TRL's trainers on rlpipe's rollouts.
+
+GRPOTrainer owns the loop and asks for rollouts through its `rollout_func`; the answer comes from
+`Job.collect`, so agent loop, sandboxes and rewards are those of every other backend. TRL is handed
+advantages in the place of rewards and told not to scale them: it subtracts a group mean that is 0
+already, and trains on exactly the numbers of `rlpipe.advantages`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rlpipe.backends.base import Backend, Job, TrainSummary
+from rlpipe.errors import Finding, RunError
+from rlpipe.policies.base import Actor, Policy
+from rlpipe.train.base import Train
+from rlpipe.train.grpo import Grpo
+from rlpipe.types import Trajectory
+
+SMALL = 10_000_000
+"""Parameters below which one CPU thread is faster than several."""
+
+
+class Trl(Backend):
+    """Train in this process with TRL: on a CPU, one GPU, or several through accelerate."""
+
+    extra: ClassVar[str | None] = "trl"
+    needs: ClassVar[tuple[str, ...]] = ("torch", "transformers", "trl", "peft", "datasets")
+    honours: ClassVar[Mapping[str, frozenset[str]]] = {
+        "grpo": frozenset(
+            {
+                "learning_rate",
+                "lora_rank",
+                "seed",
+                "loss_fn",
+                "beta",
+                "epsilon",
+                "scale_rewards",
+                "warmup_steps",
+                "warmup_tasks",
+                "warmup_batch_size",
+                "warmup_learning_rate",
+                "warmup_keep",
+            }
+        ),
+        "sft": frozenset({"learning_rate", "lora_rank", "seed", "batch_size", "keep"}),
+    }
+    losses: ClassVar[frozenset[str]] = frozenset({"grpo", "dapo", "dr_grpo", "bnpo"})
+
+    kind: Literal["trl"] = "trl"
+    micro_batch_size: int | None = Field(None, ge=1)
+    """Rows of one forward and backward pass; null takes a step's rollouts at once."""
+
+    generation_batch_size: int = Field(64, ge=1)
+    """Rows of one generate call at most."""
+
+    generation_wait: float = Field(0.5, ge=0)
+    """Seconds that a rollout waits for others to share a generate call with."""
+
+    lr_scheduler: Literal["constant", "linear", "cosine"] = "constant"
+    """Course of the learning rate over the steps; the warm-up always takes `cosine`."""
+
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    lora_alpha: int = Field(32, ge=1)
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: slower, with less memory."""
+
+    precision: Literal["auto", "float32", "bf16"] = "auto"
+    """Of the training arithmetic; `auto` is bf16 on a GPU that has it."""
+
+    threads: int | None = Field(None, ge=1)
+    """CPU threads of torch; null takes one for a small model, where more only get in each other's
+    way, and torch's own choice for others."""
+
+    def check_fit(self, policy: Policy, train: Train) -> list[Finding]:
+        findings = super().check_fit(policy, train)
+        if isinstance(train, Grpo) and train.loss_fn not in self.losses:
+            has = ", ".join(sorted(self.losses))
+            findings.append(Finding("train.loss_fn", f"backend 'trl' has only: {has}"))
+        micro, rollouts = self.micro_batch_size, train.rollouts_per_step
+        if train.samples_policy and micro and rollouts % micro:
+            problem = f"must divide the {rollouts} rollouts of a step"
+            findings.append(Finding("backend.micro_batch_size", problem))
+        return findings
+
+    @asynccontextmanager
+    async def serve(self, policy: Policy, seed: int) -> AsyncIterator[Actor]:
+        model, tokenizer = await asyncio.to_thread(self._load, policy, seed)
+        yield self._actor(model, tokenizer, policy)
+
+    async def train(self, job: Job) -> TrainSummary:
+        from rlpipe.backends import _trl
+
+        job.status(f"loading {job.policy.name}")
+        model, tokenizer = await asyncio.to_thread(self._load, job.policy, job.seed)
+        if job.train.lora_rank:
+            model = _trl.with_lora(model, job.train.lora_rank, self.lora_alpha)
+        actor = self._actor(model, tokenizer, job.policy)
+        if isinstance(job.train, Grpo):
+            if job.train.warmup_steps:
+                await self._warm_up(job, job.train, model, tokenizer)
+            await job.evaluate(actor, 0)
+            await _trl.grpo(self, job, job.train, model, tokenizer, actor)
+        else:
+            await job.evaluate(actor, 0)
+            await _trl.sft(self, job, model, tokenizer, actor)
+        await job.evaluate(actor, job.train.steps)
+        checkpoint = job.checkpoint(job.train.steps)
+        await asyncio.to_thread(_trl.save, model, tokenizer, checkpoint)
+        return TrainSummary(job.train.steps, checkpoint)
+
+    async def _warm_up(self, job: Job, train: Grpo, model: Any, tokenizer: Any) -> None:
+        """Fine-tune on the teacher's demonstrations before the first GRPO step."""
+        from rlpipe.backends import _trl
+
+        job.status(f"warm-up: {train.warmup_tasks} demonstrations, {train.warmup_steps} steps")
+        shown = await demonstrations(job, train.warmup_keep)
+        rows = _trl.rows(tokenizer, shown)
+        rate = train.warmup_learning_rate or train.learning_rate
+        args = _trl.sft_args(
+            self,
+            job,
+            steps=train.warmup_steps,
+            batch_size=train.warmup_batch_size,
+            learning_rate=rate,
+            schedule="cosine",
+        )
+        await asyncio.to_thread(_trl.run_sft, model, tokenizer, rows, args, ())
+
+    def _actor(self, model: Any, tokenizer: Any, policy: Policy) -> Actor:
+        from rlpipe.backends._generation import GeneratingActor
+
+        return GeneratingActor(
+            model,
+            tokenizer,
+            policy.name,
+            wait=self.generation_wait,
+            most=self.generation_batch_size,
+        )
+
+    def _load(self, policy: Policy, seed: int) -> tuple[Any, Any]:
+        import torch
+
+        model, tokenizer = policy.load(seed)
+        small = sum(weight.numel() for weight in model.parameters()) < SMALL
+        threads = self.threads or (1 if small else None)
+        if threads:
+            torch.set_num_threads(threads)
+        return model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+
+
+async def demonstrations(job: Job, keep: Literal["passed", "all"]) -> list[Trajectory]:
+    """The teacher's trajectories to learn from. Those that are all learned need no score.
+
+    Raises:
+        RunError: there is none.
+    """
+    shown = await job.demonstrate(keep == "passed")
+    sound = [trajectory for trajectory in shown if trajectory.failure is None]
+    chosen = [t for t in sound if keep == "all" or (t.score and t.score.passed)]
+    if not chosen:
+        raise RunError(f"none of the teacher's {len(shown)} trajectories passed")
+    return chosen

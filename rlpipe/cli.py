@@ -1,0 +1,84 @@
+"""`rlpipe +recipe=NAME [group=choice] [section.key=value ...]`
+
+Help answers before Hydra is imported. Exit status: 0 done, 1 the run failed, 2 the spec is wrong,
+130 interrupted.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from rlpipe.config.paths import choices, groups
+from rlpipe.errors import ConfigError, RlpipeError
+
+USAGE = """\
+usage: rlpipe +recipe=NAME [group=choice ...] [section.key=value ...]
+       rlpipe list [group]
+
+  rlpipe +recipe=quickstart                          run a recipe
+  rlpipe +recipe=quickstart dry_run=true             check the spec, say what would run, and stop
+  rlpipe +recipe=quickstart --cfg job                show the composed spec
+  rlpipe -m +recipe=quickstart seed=0,1,2            one run for every combination
+  rlpipe mode=collect policy=openai policy.model=M   rollouts and scores only
+  rlpipe list rewards                                what a group has, with every option
+
+choices:
+"""
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Do what the command line asks, and exit."""
+    args = sys.argv[1:] if args is None else list(args)
+    if not args or args[0] in ("--help", "-h"):
+        print(USAGE + _choices())
+        sys.exit(0)
+    try:
+        if args[0] == "list":
+            from rlpipe.catalogue import show
+
+            show(args[1:])
+        else:
+            _run(args)
+    except ConfigError as error:
+        _complain(error)
+        sys.exit(2)
+    except RlpipeError as error:
+        _complain(error)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("rlpipe: interrupted", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(0)
+
+
+def _complain(error: RlpipeError) -> None:
+    for line in str(error).splitlines():
+        print(f"rlpipe: {line}", file=sys.stderr)
+
+
+def _choices() -> str:
+    shown = [*(group for group in groups() if group != "hydra"), "recipe"]
+    return "\n".join(f"  {group:<9} {', '.join(choices(group))}" for group in shown)
+
+
+def _run(args: list[str]) -> None:
+    """Hand the command line to Hydra; a sweep ends with its table, whether or not a job failed."""
+    from rlpipe.config import app, sweep
+
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra raises instead of printing and exiting
+    try:
+        app.launch(args)
+    finally:
+        if sweep.folder is not None:
+            _print_sweep(sweep.folder)
+
+
+def _print_sweep(folder: Path) -> None:
+    from rlpipe.config.sweep import rows
+    from rlpipe.console import Console
+
+    console = Console()
+    console.table(("job", "settings", "status", "result"), rows(folder))
+    console.say(f"sweep folder: {folder}")

@@ -1,0 +1,113 @@
+"""What a person sees while a run goes on: a line for every step, and bars in a terminal."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rlpipe.evaluation import Evaluation
+from rlpipe.metrics import summarise
+from rlpipe.types import Trajectory, TrajectoryGroup
+
+log = logging.getLogger(__name__)
+
+
+class Console:
+    """Prints through rich. Bars appear only where output is a terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console as Rich
+
+        self._rich = Rich(highlight=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """Print a line, and keep it in the run's log."""
+        self._rich.print(text, markup=False)
+        log.info(text)
+
+    @contextmanager
+    def rollouts(self, label: str, total: int) -> Iterator[Callable[[Trajectory], None]]:
+        """Show how many of `total` rollouts are done; call the yielded function for each."""
+        if not self._rich.is_terminal:
+            yield lambda trajectory: None
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self._rich, transient=True) as progress:
+            bar = progress.add_task(label, total=total)
+            yield lambda trajectory: progress.advance(bar)
+
+    def step(self, step: int, steps: int, figures: Mapping[str, float]) -> None:
+        """The line of one training step."""
+        reward = figures.get("train/reward")
+        parts = [
+            f"step {step}/{steps}",
+            "no valid rollout" if reward is None else f"reward {reward:.3f}",
+            f"trainable groups {_count(figures, 'groups/trainable')}",
+        ]
+        failures = failure_counts(figures)
+        if failures:
+            parts.append(f"failed {failures}")
+        self.say(" | ".join([*parts, time_split(figures)]))
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        rates = [f"greedy pass rate {evaluation.greedy}"] if evaluation.greedy else []
+        rates += [f"pass@{k} {rate}" for k, rate in evaluation.pass_at.items()]
+        lost = f" ({evaluation.failed} rollouts failed)" if evaluation.failed else ""
+        self.say(f"held-out after step {evaluation.step}: {', '.join(rates) or 'nothing'}{lost}")
+
+    def closing(
+        self, folder: Path, evaluations: Sequence[Evaluation], next_steps: Sequence[str]
+    ) -> None:
+        """The last words of a run: what it came to, where it lies, what to type next."""
+        rates = [evaluation.greedy for evaluation in evaluations if evaluation.greedy]
+        if len(rates) > 1:
+            before, after = rates[0].value, rates[-1].value
+            self.say(f"held-out greedy pass rate: {before:.3f} before, {after:.3f} after")
+        self.say(f"run folder: {folder}")
+        self.say("try next:")
+        for step in next_steps:
+            self.say(f"  {step}")
+
+    def collected(self, groups: Sequence[TrajectoryGroup], seconds: float) -> None:
+        """How many tasks were solved, what failed, and how fast it went."""
+        everyone = [t for group in groups for t in group.trajectories]
+        solved = [g for g in groups if any(t.score and t.score.passed for t in g.trajectories)]
+        rate = len(everyone) / seconds if seconds else 0.0
+        self.say(f"{len(solved)}/{len(groups)} tasks solved, {rate:.1f} rollouts/s")
+        failures = failure_counts(summarise(groups))
+        if failures:
+            self.say(f"failed and masked: {failures}")
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        from rich.table import Table
+
+        table = Table(*head)
+        for row in rows:
+            table.add_row(*(str(cell) for cell in row))
+        self._rich.print(table)
+
+
+def failure_counts(figures: Mapping[str, float]) -> str:
+    """`sandbox/SandboxGone x3, rollout/timeout x1`, or nothing."""
+    counts = {
+        name.removeprefix("failures/"): int(times)
+        for name, times in figures.items()
+        if name.startswith("failures/")
+    }
+    return ", ".join(f"{name} x{times}" for name, times in counts.items())
+
+
+def time_split(figures: Mapping[str, float]) -> str:
+    """Where the seconds of a step went. Rollouts wait side by side, so theirs are shared out."""
+    parts = {name: figures.get(f"time/{name}", 0.0) for name in ("sampling", "tools", "grading")}
+    rollouts, busy = figures.get("time/rollouts", 0.0), sum(parts.values()) or 1.0
+    split = [f"{name} {rollouts * seconds / busy:.1f}" for name, seconds in parts.items()]
+    return ", ".join([*split, f"training {figures.get('time/training', 0.0):.1f} s"])
+
+
+def _count(figures: Mapping[str, float], name: str) -> str:
+    total = int(figures.get("groups/count", 0))
+    return f"{round(figures.get(name, 0.0) * total)}/{total}"

@@ -1,0 +1,257 @@
+"""One execution of an experiment: what is open while it runs, and what a backend may ask of it."""
+
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from rlpipe import fit, provenance
+from rlpipe.backends.base import Job
+from rlpipe.collect import Collector
+from rlpipe.config.schema import Experiment
+from rlpipe.console import Console
+from rlpipe.datasets.base import Splits
+from rlpipe.errors import ConfigError, Finding
+from rlpipe.evaluation import Evaluation, greedy_rate, pass_at
+from rlpipe.metrics import summarise
+from rlpipe.policies.base import Actor
+from rlpipe.sandboxes._pool import SandboxPool
+from rlpipe.store import RunFolder
+from rlpipe.trackers.base import Tracking
+from rlpipe.types import Task, Trajectory, TrajectoryGroup
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Execution:
+    """The open parts of a run. Its methods are what `Job` lends to a backend."""
+
+    experiment: Experiment
+    folder: RunFolder
+    console: Console
+    splits: Splits
+    collector: Collector
+    trackings: Sequence[Tracking]
+    evaluations: list[Evaluation] = field(default_factory=list)
+    _groups: dict[int, list[TrajectoryGroup]] = field(default_factory=dict)
+    _step_began: float = field(default_factory=time.monotonic)
+    _rollout_seconds: float = 0.0
+
+    def job(self) -> Job:
+        train = self.experiment.train
+        return Job(
+            policy=self.experiment.policy,
+            train=train,
+            seed=self.experiment.seed if train.seed is None else train.seed,
+            temperature=self.experiment.rollout.temperature,
+            max_sampled_tokens=self.experiment.rollout.max_sampled_tokens(),
+            folder=self.folder.path,
+            batch=self.batch,
+            collect=self.collect,
+            demonstrate=self.demonstrate,
+            evaluate=self.evaluate,
+            finish_step=self.finish_step,
+            checkpoint=self.folder.checkpoint,
+            status=self.console.say,
+        )
+
+    def batch(self, step: int) -> list[Task]:
+        """The tasks of a step. Every epoch takes each task once, in a new seeded order."""
+        size, tasks = self.experiment.train.groups_per_batch, self.splits.train
+        first = (step - 1) * size
+        return [self._at(position, tasks) for position in range(first, first + size)]
+
+    def _at(self, position: int, tasks: Sequence[Task]) -> Task:
+        epoch, place = divmod(position, len(tasks))
+        if epoch == 0 or not self.experiment.dataset.shuffle:
+            return tasks[place]
+        order = list(range(len(tasks)))
+        random.Random(f"epoch {epoch} {self.experiment.seed}").shuffle(order)
+        return tasks[order[place]]
+
+    async def collect(
+        self, actor: Actor, tasks: Sequence[Task], step: int
+    ) -> list[TrajectoryGroup]:
+        """Roll out a training step's tasks."""
+        self._step_began = time.monotonic()
+        groups = await self.roll_out(
+            actor,
+            tasks,
+            phase="train",
+            file=f"step_{step}",
+            step=step,
+            group_size=self.experiment.train.group_size,
+        )
+        self._rollout_seconds = time.monotonic() - self._step_began
+        self._groups.setdefault(step, []).extend(groups)
+        return groups
+
+    async def roll_out(
+        self,
+        actor: Actor,
+        tasks: Sequence[Task],
+        *,
+        phase: str,
+        file: str,
+        step: int = 0,
+        group_size: int = 1,
+        temperature: float | None = None,
+        scored: bool = True,
+    ) -> list[TrajectoryGroup]:
+        """Roll out tasks and record the trajectories under `trajectories/<file>.jsonl`."""
+        total = len(tasks) * group_size
+        with self.console.rollouts(f"{phase} {step}", total) as advance:
+
+            def done(trajectory: Trajectory) -> None:
+                self.folder.add_trajectory(file, trajectory)
+                advance(trajectory)
+
+            return await self.collector.collect(
+                actor,
+                tasks,
+                phase=phase,
+                step=step,
+                group_size=group_size,
+                temperature=temperature,
+                scored=scored,
+                on_rollout=done,
+            )
+
+    async def demonstrate(self, scored: bool) -> list[Trajectory]:
+        """Let the teacher solve as many tasks as the training settings ask for."""
+        teacher, train = self.experiment.teacher, self.experiment.train
+        if teacher is None:
+            raise ConfigError([Finding("teacher", "needed for demonstrations, but none is chosen")])
+        size = 1 if train.samples_policy else train.group_size
+        tasks = [self._at(i, self.splits.train) for i in range(train.demonstrations // size)]
+        async with teacher.open() as actor:
+            groups = await self.roll_out(
+                actor, tasks, phase="teacher", file="teacher", group_size=size, scored=scored
+            )
+        figures = summarise(groups, "teacher")
+        self.log(0, {name: v for name, v in figures.items() if name.startswith("teacher/")})
+        return [trajectory for group in groups for trajectory in group.trajectories]
+
+    async def evaluate(self, actor: Actor, step: int) -> None:
+        """Evaluate the held-out tasks and record the rates under `step`."""
+        settings, tasks = self.experiment.evaluate, self.splits.held_out
+        if not tasks:
+            return
+        roll = partial(self.roll_out, actor, tasks, step=step, file=f"eval_{step}")
+        greedy: list[TrajectoryGroup] = []
+        sampled: list[TrajectoryGroup] = []
+        if settings.greedy:
+            greedy = await roll(phase="eval", temperature=0.0)
+        if settings.samples:
+            sampled = await roll(
+                phase="sample", group_size=settings.samples, temperature=settings.temperature
+            )
+        ks = sorted({1, settings.samples}) if settings.samples else []
+        rates = {k: rate for k in ks if (rate := pass_at(sampled, k))}
+        failed = sum(not t.valid for group in [*greedy, *sampled] for t in group.trajectories)
+        evaluation = Evaluation(step, greedy_rate(greedy), rates, failed)
+        self.evaluations.append(evaluation)
+        self.console.evaluation(evaluation)
+        self.log(step, evaluation.metrics())
+
+    def finish_step(self, step: int, figures: Mapping[str, float]) -> None:
+        """Record a training step: the rollouts' figures, the sandboxes' and the trainer's own."""
+        seconds = time.monotonic() - self._step_began
+        metrics = summarise(groups) if (groups := self._groups.pop(step, [])) else {}
+        metrics |= {
+            "time/rollouts": self._rollout_seconds,
+            "time/training": seconds - self._rollout_seconds,
+            "time/step": seconds,
+        }
+        self._step_began, self._rollout_seconds = time.monotonic(), 0.0
+        metrics |= self.collector.sandboxes.metrics() | dict(figures)
+        self.log(step, metrics)
+        self.console.step(step, self.experiment.train.steps, metrics)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.folder.add_metrics(step, metrics)
+        for tracking in self.trackings:
+            tracking.log(step, metrics)
+
+
+@asynccontextmanager
+async def open_execution(
+    experiment: Experiment, folder: RunFolder, console: Console
+) -> AsyncIterator[Execution]:
+    """Load the tasks, open sandboxes and trackers; close them in reverse, whatever happens."""
+    splits = experiment.dataset.splits(experiment.seed)
+    folder.note(dataset=_dataset_facts(experiment, splits))
+    _refuse_empty(experiment, splits)
+    async with AsyncExitStack() as stack:
+        provider = experiment.sandbox
+        session = await stack.enter_async_context(provider.open())
+        folder.note(isolation=session.capabilities.isolation)
+        pool = SandboxPool(
+            session,
+            provider.spec(),
+            warm=provider.warm,
+            max_live=provider.max_live,
+            max_starting=provider.max_starting,
+        )
+        await stack.enter_async_context(pool)
+        config = experiment.model_dump(mode="json")
+        trackings = [
+            stack.enter_context(
+                tracker.open(
+                    name=experiment.name, run_id=folder.id, folder=folder.path, config=config
+                )
+            )
+            for tracker in experiment.tracker.values()
+        ]
+        collector = Collector(
+            experiment.rollout,
+            experiment.tools,
+            experiment.reward,
+            pool,
+            experiment.seed,
+            on_attempt=partial(_record_failure, folder),
+        )
+        yield Execution(experiment, folder, console, splits, collector, trackings)
+
+
+def _record_failure(folder: RunFolder, trajectory: Trajectory) -> None:
+    failure = trajectory.failure
+    if failure:
+        folder.add_failure(trajectory)
+        where = f"{trajectory.rollout_id} (task {trajectory.task_id}, attempt {failure.attempt})"
+        log.warning("%s: %s %s: %s", where, failure.boundary, failure.type, failure.message)
+
+
+def _dataset_facts(experiment: Experiment, splits: Splits) -> dict[str, object]:
+    return {
+        "kind": experiment.dataset.kind,
+        "revision": getattr(experiment.dataset, "revision", None),
+        "fingerprint": provenance.fingerprint(splits.all),
+        "tasks": len(splits.all),
+        "train": len(splits.train),
+        "held_out": len(splits.held_out),
+    }
+
+
+def _refuse_empty(experiment: Experiment, splits: Splits) -> None:
+    if experiment.mode == "train" and not splits.train:
+        raise ConfigError([Finding("dataset", "no task is left to train on")])
+    if experiment.mode == "eval" and not splits.held_out:
+        raise ConfigError([Finding("dataset.held_out", "no task is held out to evaluate on")])
+    lacking = [
+        f"{task.id}: {need}"
+        for task in splits.all
+        for need in experiment.reward.needs_task
+        if getattr(task, need) is None
+    ]
+    if lacking:
+        kind = experiment.reward.kind
+        raise ConfigError(
+            [Finding("reward.kind", f"{kind!r} needs what a task lacks: {lacking[0]}")]
+        )
+    if fit.needs_teacher(experiment) and experiment.teacher is None:
+        raise ConfigError([Finding("teacher", "needed, but none is chosen")])

@@ -1,0 +1,169 @@
+"""The run folder: what a run can be explained, repeated and scored again from.
+
+config.yaml         the resolved spec, secrets redacted
+manifest.json       versions, seeds, fingerprints, and how it ended
+metrics.jsonl       one row per step and source, each with its step
+trajectories/       step_N.jsonl, eval_N.jsonl, teacher.jsonl, collect.jsonl
+failures.jsonl      every attempt that the machinery failed
+checkpoints/step_N/
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlpipe.config.schema import Experiment
+from rlpipe.errors import RunError
+from rlpipe.types import Trajectory
+
+SECRET_NAMES = ("API_KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+"""An environment variable whose name ends so holds a secret."""
+
+
+class RunFolder:
+    """One run's folder. Rows are appended and files replaced whole: a killed run is readable."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._manifest: dict[str, Any] = {}
+
+    @classmethod
+    def create(cls, experiment: Experiment, path: Path | None = None) -> "RunFolder":
+        """Make the folder and write the spec.
+
+        Raises:
+            RunError: the folder holds a run already.
+        """
+        path = path or Path(experiment.output_root, experiment.name, _new_name())
+        path.mkdir(parents=True, exist_ok=True)
+        folder = cls(path.absolute())
+        if (path / "manifest.json").exists():
+            raise RunError(f"{path} holds a run already")
+        spec = redact(experiment.model_dump(mode="json"))
+        (path / "config.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+        return folder
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    def note(self, **facts: Any) -> None:
+        """Add facts to the manifest, atomically."""
+        self._manifest |= facts
+        text = json.dumps(redact(self._manifest), indent=2, default=str)
+        aside = self.path / "manifest.json.new"
+        aside.write_text(text + "\n")
+        aside.replace(self.path / "manifest.json")
+
+    def add_trajectory(self, name: str, trajectory: Trajectory) -> None:
+        self._append(f"trajectories/{name}.jsonl", to_row(trajectory))
+
+    def add_failure(self, trajectory: Trajectory) -> None:
+        """Record a failed attempt, whether or not another one follows."""
+        row = trajectory.model_dump(
+            mode="json",
+            include={
+                "rollout_id",
+                "task_id",
+                "step",
+                "attempt",
+                "policy",
+                "sandbox",
+                "stop_reason",
+            },
+        )
+        failure = trajectory.failure.model_dump(mode="json") if trajectory.failure else {}
+        self._append("failures.jsonl", row | failure)
+
+    def add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._append("metrics.jsonl", {"step": step, **metrics})
+
+    def checkpoint(self, step: int) -> Path:
+        return self.path / "checkpoints" / f"step_{step}"
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        file = self.path / name
+        file.parent.mkdir(exist_ok=True)
+        with file.open("a", encoding="utf-8") as out:
+            out.write(redact(json.dumps(row, ensure_ascii=False)) + "\n")
+
+
+def _new_name() -> str:
+    """Two launches in one second get two folders."""
+    return f"{datetime.now():%Y-%m-%d_%H-%M-%S}-{secrets.token_hex(3)}"
+
+
+def to_row(trajectory: Trajectory) -> dict[str, Any]:
+    """One flat JSON object: the score's fields stand beside the others, `reward` may be null."""
+    row = trajectory.model_dump(mode="json")
+    score = row.pop("score") or {}
+    return row | {
+        "reward": trajectory.reward,
+        "reward_parts": score.get("parts", {}),
+        "passed": score.get("passed"),
+        "tests": score.get("tests", []),
+        "outcome": score.get("outcome"),
+        "note": score.get("note"),
+        "usage": trajectory.usage.model_dump(),
+    }
+
+
+def from_row(row: Mapping[str, Any]) -> Trajectory:
+    """The inverse of `to_row`."""
+    fields = {name: value for name, value in row.items() if name in Trajectory.model_fields}
+    if row["reward"] is not None:
+        fields["score"] = {
+            "value": row["reward"],
+            "parts": row["reward_parts"],
+            "passed": row["passed"],
+            "tests": row["tests"],
+            "outcome": row["outcome"],
+            "note": row["note"],
+        }
+    return Trajectory.model_validate(fields)
+
+
+def read_trajectories(file: Path) -> Iterator[Trajectory]:
+    """The trajectories of one file, in the order in which they ended."""
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield from_row(json.loads(line))
+
+
+def read_metrics(folder: Path) -> dict[int, dict[str, float]]:
+    """Figures by step; rows of one step are joined."""
+    steps: dict[int, dict[str, float]] = {}
+    file = folder / "metrics.jsonl"
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            steps.setdefault(row.pop("step"), {}).update(row)
+    return steps
+
+
+def redact(tree: Any) -> Any:
+    """Replace every secret of the environment, wherever it stands in a string of `tree`."""
+    hidden = [
+        value
+        for name, value in os.environ.items()
+        if name.upper().endswith(SECRET_NAMES) and len(value) >= 8
+    ]
+    return _redact(tree, hidden) if hidden else tree
+
+
+def _redact(tree: Any, hidden: list[str]) -> Any:
+    if isinstance(tree, str):
+        for value in hidden:
+            tree = tree.replace(value, "[redacted]")
+        return tree
+    if isinstance(tree, Mapping):
+        return {key: _redact(value, hidden) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_redact(value, hidden) for value in tree]
+    return tree

@@ -1,0 +1,48 @@
+"""Group-relative policy optimisation: the policy learns from its own rollouts."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlpipe.train.base import Train
+
+
+class Grpo(Train):
+    """Train the policy on its own rollouts, each judged against the others of its task."""
+
+    kind: Literal["grpo"] = "grpo"
+    group_size: int = Field(8, ge=2)
+    """Rollouts of one task; advantages are taken within the group."""
+
+    loss_fn: Literal["grpo", "dapo", "dr_grpo", "bnpo", "ppo", "cispo", "importance_sampling"] = (
+        "dapo"
+    )
+    """How token losses are formed and averaged; each backend names those it has."""
+
+    beta: float = Field(0.0, ge=0)
+    """Weight of the KL term towards the starting policy."""
+
+    epsilon: float = Field(0.2, gt=0)
+    """Clipping range of the importance ratio."""
+
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    """What advantages are divided by: the spread within the group, within the batch, or nothing."""
+
+    warmup_steps: int = Field(0, ge=0)
+    """Steps of supervised fine-tuning on a teacher's rollouts before the first GRPO step."""
+
+    warmup_tasks: int = Field(256, ge=1)
+    """Tasks that the teacher demonstrates for the warm-up, once each."""
+
+    warmup_batch_size: int = Field(32, ge=1)
+    """Demonstrations of one warm-up step."""
+
+    warmup_learning_rate: float | None = Field(None, gt=0)
+    """Null takes `learning_rate`."""
+
+    warmup_keep: Literal["passed", "all"] = "passed"
+    """Which demonstrations are learned: those that passed, or all, faults included."""
+
+    @property
+    def demonstrations(self) -> int:
+        return self.warmup_tasks if self.warmup_steps else 0

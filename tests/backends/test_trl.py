@@ -1,0 +1,182 @@
+"""Real training runs of a very small model, on a CPU."""
+
+import json
+
+import pytest
+
+pytest.importorskip("trl", reason="needs the trl extra")
+
+import torch
+
+import rlpipe
+from rlpipe.advantages import advantages
+from rlpipe.backends import _trl
+from rlpipe.policies.tiny import Tiny
+from rlpipe.store import read_trajectories
+from rlpipe.train.grpo import Grpo
+from rlpipe.types import Failure, Score, StopReason, Trajectory, TrajectoryGroup, Turn, lay_out
+
+SMALL = (
+    "policy.hidden_size=32",
+    "policy.layers=2",
+    "policy.heads=2",
+    "policy.intermediate_size=64",
+    "dataset.tasks=40",
+    "dataset.held_out=4",
+    "train.groups_per_batch=2",
+    "train.group_size=2",
+    "train.steps=2",
+    "rollout.max_tokens=8",
+    "backend.threads=1",
+)
+WARM_UP = ("train.warmup_steps=2", "train.warmup_tasks=8", "train.warmup_batch_size=4")
+
+
+def run(folder, *overrides, recipe="quickstart"):
+    warm_up = WARM_UP if recipe else ()
+    return rlpipe.run(rlpipe.load_experiment(recipe, *SMALL, *warm_up, *overrides), folder)
+
+
+def weights(folder):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder).state_dict()
+
+
+def trajectory(index, reward, ids, mask_gap=()):
+    failed = reward is None
+    first = Turn(prompt_ids=(1, 2), completion_ids=ids, logprobs=(-0.5,) * len(ids))
+    turns = (first,)
+    if mask_gap:
+        given = (1, 2, *ids, *mask_gap)
+        turns += (Turn(prompt_ids=given, completion_ids=(9,), logprobs=(-0.1,)),)
+    return Trajectory(
+        rollout_id=f"g-{index}",
+        group_id="g",
+        task_id="t",
+        stop_reason=StopReason.FAILED if failed else StopReason.FINAL_ANSWER,
+        turns=() if failed else turns,
+        score=None if failed else Score(value=reward),
+        failure=Failure(boundary="sandbox", type="SandboxGone", message="") if failed else None,
+    )
+
+
+def columns(*members, **train):
+    group = TrajectoryGroup(group_id="g", task_id="t", trajectories=members)
+    _, tokenizer = Tiny(hidden_size=16, layers=1, heads=1).load(0)
+    return _trl._columns([group], Grpo(**train), tokenizer), group
+
+
+def test_trl_is_handed_our_advantages_and_nothing_of_a_failed_rollout():
+    rows, group = columns(
+        trajectory(0, 1.0, (3, 4), mask_gap=(7, 7)),
+        trajectory(1, 0.0, (5,)),
+        trajectory(2, None, ()),
+        trajectory(3, 1.0, (6,)),
+    )
+    (expected,) = advantages([group.rewards], "group")
+    assert rows["advantage"] == expected
+    assert rows["completion_ids"][0] == [3, 4, 7, 7, 9]
+    assert rows["env_mask"][0] == [1, 1, 0, 0, 1]
+    assert rows["logprobs"][0] == [-0.5, -0.5, 0.0, 0.0, -0.1]
+    assert rows["advantage"][2] is None
+    assert set(rows["env_mask"][2]) == {0}
+    assert len({len(column) for column in rows.values()}) == 1
+
+
+def test_a_group_with_one_valid_rollout_trains_nothing():
+    rows, _ = columns(trajectory(0, 1.0, (3,)), trajectory(1, None, ()))
+    assert rows["advantage"] == [None, None]
+    assert rows["env_mask"] == [[0], [0]]
+
+
+def test_warm_up_and_grpo_write_a_run_that_loads_again(tmp_path):
+    result = run(tmp_path / "run", "train.save_every=1", "train.eval_every=1")
+    folder = result.folder
+    assert sorted(result.metrics) == [0, 1, 2]
+    for step in (1, 2):
+        figures = result.metrics[step]
+        assert figures["rollout/count"] == 4
+        assert {"train/reward", "train/loss", "train/grad_norm", "val/pass_rate"} <= set(figures)
+        rows = list(read_trajectories(folder / f"trajectories/step_{step}.jsonl"))
+        assert len(rows) == 4
+        assert {row.policy_version for row in rows} == {step - 1}
+        for row in rows:
+            (laid,) = lay_out(row.turns)
+            assert sum(laid.mask) == row.usage.completion_tokens
+    assert [e.step for e in result.evaluations] == [0, 1, 2]
+    assert len(list(read_trajectories(folder / "trajectories/teacher.jsonl"))) == 8
+    before, after = (weights(folder / f"checkpoints/step_{step}") for step in (1, 2))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["status"], manifest["steps"]) == ("done", 2)
+    assert before.keys() == after.keys()
+
+
+def test_the_same_seed_gives_the_same_metrics_and_weights(tmp_path):
+    first, second = (run(tmp_path / name) for name in ("a", "b"))
+
+    def comparable(result):
+        return {
+            step: {k: v for k, v in figures.items() if not k.startswith(("time/", "cwsandbox/"))}
+            for step, figures in result.metrics.items()
+        }
+
+    for step, figures in comparable(first).items():
+        assert figures == comparable(second)[step]
+    one, other = (weights(r.folder / "checkpoints/step_2") for r in (first, second))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_fine_tuning_on_the_teachers_passing_trajectories(tmp_path):
+    result = run(
+        tmp_path / "run",
+        "train=sft",
+        "teacher=reference",
+        "train.steps=30",
+        "train.group_size=1",
+        "train.batch_size=8",
+        "train.learning_rate=3e-3",
+        recipe=None,
+    )
+    losses = [result.metrics[step]["train/loss"] for step in range(1, 31)]
+    assert losses[-1] < losses[0] / 2
+    assert (result.folder / "checkpoints/step_30").is_dir()
+
+
+def test_tool_output_is_masked_and_tool_runs_train(tmp_path):
+    """The tiny model calls no tool by itself; a template of calls makes it see tool output."""
+    result = run(
+        tmp_path / "run",
+        "tools=[execute_code,submit_solution]",
+        "train.warmup_steps=0",
+        "rollout.max_tokens=4",
+    )
+    rows = list(read_trajectories(result.folder / "trajectories/step_1.jsonl"))
+    assert {tool["function"]["name"] for row in rows for tool in row.tools} == {
+        "execute_code",
+        "submit_solution",
+    }
+
+
+def test_lora_trains_adapters_alone(tmp_path):
+    result = run(tmp_path / "run", "train.lora_rank=4", "train.warmup_steps=0")
+    names = {file.name for file in (result.folder / "checkpoints/step_2").iterdir()}
+    assert "adapter_model.safetensors" in names
+    assert "model.safetensors" not in names
+
+
+def test_a_teacher_that_never_passes_ends_the_run_in_one_sentence(tmp_path):
+    with pytest.raises(rlpipe.RunError, match="none of the teacher's 8 trajectories passed"):
+        run(
+            tmp_path / "run",
+            "teacher=scripted",
+            "teacher.turns=[nothing]",
+            "train.warmup_keep=passed",
+        )
+
+
+def test_evaluating_the_untrained_policy_trains_nothing(tmp_path):
+    result = run(tmp_path / "run", "mode=eval", "evaluate.samples=2")
+    assert sorted(result.metrics) == [0]
+    assert {"val/pass_rate", "val/pass@1", "val/pass@2"} <= set(result.metrics[0])
+    assert not (result.folder / "checkpoints").exists()

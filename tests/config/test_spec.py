@@ -1,0 +1,180 @@
+"""What a spec may say, and what is said about one that is wrong."""
+
+import pytest
+
+from rlpipe.component import kinds, lookup
+from rlpipe.config.compose import load_experiment
+from rlpipe.config.paths import CONF, RECIPES
+from rlpipe.config.schema import PACKAGES, Experiment
+from rlpipe.errors import ConfigError
+from rlpipe.fit import check
+
+RECIPE_NAMES = sorted(file.stem for file in RECIPES.glob("*.yaml"))
+
+
+def findings(*overrides, recipe="quickstart"):
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(recipe, *overrides)
+    return {finding.key: finding for finding in caught.value.findings}
+
+
+def test_a_typo_is_named_with_its_path_its_origin_and_the_right_name():
+    (finding,) = findings("train.leraning_rate=1e-5").values()
+    assert str(finding) == (
+        "train.leraning_rate: no such option of train 'grpo'; did you mean 'learning_rate'?"
+        " [command line]"
+    )
+
+
+def test_every_problem_is_told_at_once():
+    found = findings("train.steps=x", "rollout.max_turn=3", "tools.bsh.timeout=1", "mode=fly")
+    assert set(found) == {"train.steps", "rollout.max_turn", "tools.bsh", "mode"}
+    assert "valid integer" in found["train.steps"].problem
+    assert "(got 'x')" in found["train.steps"].problem
+
+
+@pytest.mark.parametrize("sign", ["", "+", "++"])
+def test_an_unknown_key_is_refused_however_it_is_spelt(sign):
+    assert "reward.partial" in findings(f"{sign}reward.partial=1")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("train.num_generations", "train.group_size"),
+        ("train.lr", "train.learning_rate"),
+        ("rollout.max_completion_length", "rollout.max_tokens"),
+        ("train.num_steps", "train.steps"),
+        ("dataset.num_problems", "dataset.limit"),
+    ],
+)
+def test_a_name_that_other_tools_use_is_refused_with_ours(theirs, ours):
+    (finding,) = findings(f"{theirs}=4").values()
+    assert f"here it is called {ours}" in finding.problem
+
+
+def test_a_name_of_ours_in_the_wrong_section_is_told_what_the_section_has():
+    (finding,) = findings("train.concurrency=4").values()
+    assert finding.problem.startswith("no such option of train 'grpo'")
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("train.group_size=1", "train.group_size"),
+        ("train.learning_rate=0", "train.learning_rate"),
+        ("train.learning_rate=.nan", "train.learning_rate"),
+        ("sandbox.tags=prod", "sandbox.tags"),
+        ("name=a/b", "name"),
+        ("seed=-1", "seed"),
+        ("reward.kind=test_pass", "reward"),
+    ],
+)
+def test_a_bad_value_is_refused_at_its_key(override, key):
+    assert key in findings(override)
+
+
+def test_an_unknown_kind_names_the_near_one():
+    assert "did you mean 'tests_pass'" in findings("reward.kind=test_pass")["reward"].problem
+
+
+def test_a_missing_value_is_required():
+    found = findings("dataset=jsonl")
+    assert found["dataset.path"].problem.startswith("required; set it in a recipe or as")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("+recipe=quickstrat", "no recipe named 'quickstrat'"),
+        ("backend=trk", "no backend named 'trk'"),
+        ("tools=[bsh]", "no tools named 'bsh'"),
+    ],
+)
+def test_an_unknown_choice_names_the_near_one(override, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        load_experiment(None, override)
+    assert "did you mean" in str(caught.value)
+
+
+def test_a_recipe_needs_no_plus():
+    assert load_experiment(None, "recipe=quickstart").name == "quickstart"
+
+
+def test_an_origin_is_the_recipe_or_the_file_that_says_it(tmp_path, monkeypatch):
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mine.yaml").write_text(
+        "defaults: [quickstart, _self_]\ntrain:\n  stepz: 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    (finding,) = findings(recipe="mine").values()
+    assert (finding.key, finding.origin) == ("train.stepz", "recipes/mine.yaml")
+
+
+def test_a_recipe_extends_another_and_is_found_in_the_users_folder(tmp_path, monkeypatch):
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mine.yaml").write_text(
+        "defaults: [quickstart, _self_]\ntrain:\n  steps: 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    mine, base = load_experiment("mine"), load_experiment("quickstart")
+    assert (mine.name, mine.train.steps) == ("mine", 3)
+    assert mine.dataset == base.dataset
+
+
+def test_a_tool_set_is_chosen_by_name_and_each_tool_has_a_path():
+    tools = load_experiment(
+        "quickstart", "tools=[bash,submit_solution]", "tools.bash.timeout=5"
+    ).tools
+    assert set(tools) == {"bash", "submit_solution"}
+    assert tools["bash"].timeout == 5
+
+
+def test_an_experiment_survives_a_round_trip():
+    first = load_experiment("quickstart", "tools=[bash]")
+    assert Experiment.model_validate(first.model_dump()) == first
+
+
+@pytest.mark.parametrize("recipe", RECIPE_NAMES)
+@pytest.mark.parametrize("backend", sorted(file.stem for file in (CONF / "backend").glob("*.yaml")))
+def test_every_recipe_is_valid_on_every_backend(recipe, backend):
+    for overrides in (
+        [f"+recipe={recipe}", f"backend={backend}"],
+        [f"backend={backend}", f"+recipe={recipe}"],
+    ):
+        experiment = load_experiment(None, *overrides)
+        assert experiment.backend.kind == lookup("backends", backend).model_fields["kind"].default
+        assert check(experiment) == []
+
+
+@pytest.mark.parametrize("recipe", RECIPE_NAMES)
+def test_no_recipe_writes_under_backend(recipe):
+    from omegaconf import OmegaConf
+
+    assert "backend" not in OmegaConf.load(RECIPES / f"{recipe}.yaml")
+
+
+def _files():
+    for group, package in PACKAGES.items():
+        for file in sorted((CONF / group).glob("*.yaml")):
+            if (group, file.stem) != ("teacher", "none"):
+                yield pytest.param(group, package, file, id=f"{group}/{file.stem}")
+
+
+@pytest.mark.parametrize(("group", "package", "file"), list(_files()))
+def test_a_choice_shows_every_option_and_nothing_else(group, package, file):
+    """Hydra overrides what a file shows, so a file shows everything."""
+    from omegaconf import OmegaConf
+
+    shown = OmegaConf.to_container(OmegaConf.load(file))
+    if group in ("tools", "tracker"):
+        (shown,) = shown.values()
+    component = lookup(package, shown["kind"])
+    assert set(shown) == set(component.model_fields)
+
+
+def test_every_kind_has_a_choice():
+    for group, package in PACKAGES.items():
+        if group == "teacher":
+            continue
+        assert set(kinds(package)) <= {file.stem for file in (CONF / group).glob("*.yaml")}

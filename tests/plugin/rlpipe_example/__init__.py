@@ -1,0 +1,1 @@
+"""A third party's package that adds a reward to rlpipe."""

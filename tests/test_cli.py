@@ -1,0 +1,120 @@
+"""The command line as a user sees it, in processes of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COLLECT = ["mode=collect", "policy=reference", "dataset.tasks=20", "dataset.held_out=4"]
+"""A real run of 20 tasks in real sandboxes, without any model."""
+
+
+def rlpipe(*args, cwd, env=None):
+    return subprocess.run(
+        [sys.executable, "-m", "rlpipe", *args],
+        cwd=cwd,
+        env=os.environ | (env or {}),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def run_folders(root):
+    return sorted(path.parent for path in Path(root).rglob("manifest.json"))
+
+
+def test_help_lists_every_choice_and_recipe(tmp_path):
+    done = rlpipe("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for word in ("quickstart", "backend", "tests_pass", "execute_code", "dry_run=true"):
+        assert word in done.stdout
+
+
+def test_a_typo_is_one_line_and_exit_status_2(tmp_path):
+    done = rlpipe("+recipe=quickstart", "train.leraning_rate=1e-5", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "rlpipe: train.leraning_rate: no such option of train 'grpo'; "
+        "did you mean 'learning_rate'? [command line]\n"
+    )
+    assert not run_folders(tmp_path)
+
+
+def test_a_dry_run_says_what_would_run_and_leaves_nothing(tmp_path):
+    done = rlpipe("+recipe=quickstart", "dry_run=true", "train.steps=3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "quickstart: valid" in done.stdout
+    assert "sampled tokens" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_choice_on_the_command_line_beats_the_recipe(tmp_path, order):
+    args = ["+recipe=quickstart", "reward=exit_code"][::order]
+    done = rlpipe(*args, "dry_run=true", cwd=tmp_path)
+    assert "reward=exit_code" in done.stdout
+
+
+def test_collecting_scores_every_task_and_writes_the_run_folder(tmp_path):
+    done = rlpipe(*COLLECT, "name=try", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "20/20 tasks solved" in done.stdout
+    (folder,) = run_folders(tmp_path / "outputs" / "try")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["status"] == "done"
+    assert manifest["dataset"]["tasks"] == 20
+    assert manifest["isolation"] == "namespace"
+    rows = (folder / "trajectories/collect.jsonl").read_text().splitlines()
+    assert [json.loads(row)["reward"] for row in rows] == [1.0] * 20
+    assert (folder / ".hydra" / "overrides.yaml").exists()
+    assert not (folder / "failures.jsonl").exists()
+
+
+def test_a_sweep_runs_every_job_and_one_failure_leaves_the_others(tmp_path):
+    done = rlpipe(
+        "policy.mistakes=0,1",
+        "-m",
+        *COLLECT,
+        "name=sweep",
+        "rollout.timeout=0.001,60",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    folders = run_folders(tmp_path / "outputs" / "sweep")
+    status = [json.loads((f / "manifest.json").read_text())["status"] for f in folders]
+    assert status == ["failed", "done", "failed", "done"]
+    assert "rollout.timeout=60" in done.stdout
+    assert "all 20 rollouts" in (folders[0] / "rlpipe.log").read_text()
+
+
+def test_a_dry_run_checks_a_sweep_and_leaves_nothing(tmp_path):
+    done = rlpipe("-m", *COLLECT, "seed=0,1", "dry_run=true", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(": valid") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_list_shows_options_defaults_and_docs(tmp_path):
+    done = rlpipe("list", "rewards", cwd=tmp_path)
+    assert "expected_output: 1 when the answer's code exits" in done.stdout
+    assert "strip: bool = true" in done.stdout
+    assert rlpipe("list", "reward", cwd=tmp_path).stdout == done.stdout
+    wrong = rlpipe("list", "rewardz", cwd=tmp_path)
+    assert (wrong.returncode, "did you mean 'rewards'" in wrong.stderr) == (2, True)
+
+
+def test_a_bug_keeps_its_traceback(tmp_path):
+    code = "raise ZeroDivisionError('a bug in a plugin')"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import rlpipe.datasets.arithmetic as a\n"
+        f"def load(self, seed): {code}\n"
+        "a.Arithmetic.load = load\n"
+    )
+    done = rlpipe(*COLLECT, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "a bug in a plugin" in done.stderr
