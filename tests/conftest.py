@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
 from rlpipe.sandboxes.local import Local
@@ -9,3 +13,18 @@ async def sandbox():
     provider = Local()
     async with provider.open() as session:
         yield await session.start(provider.spec())
+
+
+@pytest.fixture
+def busy_processor():
+    """One processor that this process, its sandboxes and five others have to share."""
+    before = os.sched_getaffinity(0)
+    one = {min(before)}
+    burner = f"import os; os.sched_setaffinity(0, {one})\nwhile True: pass"
+    burners = [subprocess.Popen([sys.executable, "-c", burner]) for _ in range(5)]
+    os.sched_setaffinity(0, one)
+    yield
+    os.sched_setaffinity(0, before)
+    for process in burners:
+        process.kill()
+        process.wait()

@@ -33,7 +33,8 @@ class ExecResult:
     """Undecodable bytes are replaced. Both are capped and kept whatever the outcome is."""
 
     truncated: bool = False
-    """Whether output was dropped."""
+    """Whether output was dropped. A command that goes on far beyond its limit is stopped with
+    `output_limit`."""
 
     produced_bytes: int = 0
     duration: float = 0.0
@@ -56,7 +57,7 @@ class SandboxSpec:
     """Bytes, summed over the processes of the sandbox."""
 
     disk: int = 64 << 20
-    """Bytes that may be written."""
+    """Bytes that may be written, per writable folder."""
 
     pids: int = 64
     network: Literal["none", "public"] = "none"
@@ -122,6 +123,9 @@ class Sandbox(ABC):
         max_output: int | None = None,
     ) -> ExecResult:
         """Run a command to its end; a string is given to `bash -c`.
+
+        `timeout` is in seconds; a provider that shares its processors does not count the time
+        that a command waits for one.
 
         Raises:
             SandboxError: the machinery failed; whether the command ran is unknown.

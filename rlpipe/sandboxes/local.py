@@ -75,6 +75,8 @@ class Local(SandboxProvider):
             found.append(Finding("python", f"no program at {self.python!r}"))
         if self.network != "none":
             found.append(Finding("network", "a local sandbox has none; use 'none'"))
+        if self.cpus is not None:
+            found.append(Finding("cpus", "a local sandbox cannot bound them; leave it null"))
         return found
 
     def open(self) -> AbstractAsyncContextManager[SandboxSession]:

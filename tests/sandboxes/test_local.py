@@ -312,3 +312,29 @@ class TestChannel:
         _, answer = channel.request(wire.EXEC, b"", seconds=0.01)
         with pytest.raises(SandboxGone, match="does not answer"):
             await answer
+
+
+@pytest.mark.usefixtures("busy_processor")
+async def test_waiting_for_a_busy_processor_does_not_count_as_time():
+    code = "import time\nwhile time.process_time() < 0.5: pass"
+    async with Local().open() as session:
+        box = await session.start(Local().spec())
+        result = await box.run_python(code, timeout=0.6)
+        assert (result.outcome, result.exit_code) == ("exited", 0)
+        forever = await box.run_python("while True: pass", timeout=0.2)
+        assert forever.outcome == "timeout"
+
+
+async def test_output_is_not_lost_to_a_program_that_closed_its_own(sandbox):
+    """A closed descriptor's number goes to the next program, whose output is its own."""
+    early = (
+        "import os\nos.close(1)\nos.close(2)\nopen('closed', 'w').close()\n"
+        "while not os.path.exists('second'): pass\n"
+    )
+    first = asyncio.ensure_future(sandbox.run_python(early))
+    await sandbox.exec("while ! test -e closed; do :; done")
+    late = "touch second; while ! test -e go; do :; done; echo mine"
+    second = asyncio.ensure_future(sandbox.exec(late))
+    assert (await first).ok
+    await sandbox.write_file("go", "")
+    assert (await second).stdout == "mine\n"

@@ -22,6 +22,7 @@ from .system import (
     kill,
     memory_of,
     processes,
+    queue_seconds,
 )
 from .wire import (
     CANCEL,
@@ -40,8 +41,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+PATIENCE = 5  # times its limit that a program may take while it waits for a busy processor
 FLOOD_FACTOR, FLOOD_BYTES = 8, 1 << 20
 SCAN_SECONDS, SCAN_SHARE = 0.05, 20
+DEADLINE_SECONDS = 0.01  # between two looks at a program whose time is up
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 NEVER = float("inf")
 
@@ -54,6 +57,8 @@ class Job:
         self.limit = limit
         self.pid = 0
         self.begun = time.monotonic()
+        self.seconds = 0.0
+        self.queued = 0.0
         self.ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
         self.deadline = NEVER
         self.outcome = EXITED
@@ -195,6 +200,7 @@ class Agent:
         except (OSError, ValueError, IndexError, MemoryError) as error:
             self.send(message(job.number, *refusal(operation, error)))
         else:
+            job.seconds, job.queued = seconds, queue_seconds(job.pid)
             job.deadline = job.begun + seconds
             self.next_scan = min(self.next_scan, job.begun + SCAN_SECONDS)
         finally:
@@ -244,9 +250,10 @@ class Agent:
 
     def finish(self, job: Job, status: int) -> None:
         for fd in job.streams:
-            while fd in self.readers and not job.floods and self.collect(fd):
+            while self.readers.get(fd) is job and not job.floods and self.collect(fd):
                 pass
-            if fd in self.readers:
+            # The number may be another job's by now, when this one closed its output early.
+            if self.readers.get(fd) is job:
                 # A process that outlives the program keeps its output open; it is thrown away.
                 self.readers[fd] = None
         self.send(job.reply(status))
@@ -276,12 +283,20 @@ class Agent:
         now = time.monotonic()
         for job in list(self.jobs.values()):
             if now >= job.deadline and job.outcome == EXITED:
-                self.stop(job, TIMEOUT)
-                job.deadline = NEVER
+                self.expire(job, now)
         if now >= self.next_scan:
             busy = self.watch_memory()
             pause = max(SCAN_SECONDS, SCAN_SHARE * (time.monotonic() - now))
             self.next_scan = time.monotonic() + pause if busy or self.jobs else NEVER
+
+    def expire(self, job: Job, now: float) -> None:
+        """Stop a program, or give it the time back that it waited for a busy processor."""
+        members = [pid for pid, process in processes().items() if process.session == job.pid]
+        queued = max(map(queue_seconds, members), default=0.0) - job.queued
+        due = job.begun + min(job.seconds + queued, job.seconds * PATIENCE)
+        if now >= due:
+            self.stop(job, TIMEOUT)
+        job.deadline = NEVER if now >= due else max(due, now + DEADLINE_SECONDS)
 
     def watch_memory(self) -> bool:
         """Kill everything when its sum is over the limit; whether there is anything."""

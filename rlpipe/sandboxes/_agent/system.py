@@ -103,6 +103,15 @@ def state_of(pid: int) -> bytes:
     return (status_words(pid) or [b"X"])[0]
 
 
+def queue_seconds(pid: int) -> float:
+    """Seconds that a process was ready to run and had no processor; 0 where Linux does not say."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb", 0) as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def memory_of(pid: int) -> int:
     """Bytes that are the process's own: pages of files could be dropped, so they do not count."""
     try:
