@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-COLLECT = ["mode=collect", "policy=reference", "dataset.tasks=20", "dataset.held_out=4"]
+COLLECT = [
+    "mode=collect",
+    "policy=reference",
+    "dataset=arithmetic",
+    "reward=expected_output",
+    "tools=[]",
+    "dataset.tasks=20",
+    "dataset.held_out=4",
+]
 """A real run of 20 tasks in real sandboxes, without any model."""
 
 

@@ -58,7 +58,7 @@ def test_collecting_needs_no_backend_for_a_frozen_policy():
 
 
 def test_fine_tuning_needs_a_teacher():
-    experiment = load_experiment(None, "train=sft", "name=x")
+    experiment = load_experiment(None, "train=sft")
     assert [str(found) for found in check(experiment)] == [
         "teacher: train=sft needs a teacher; choose one with teacher=..."
     ]

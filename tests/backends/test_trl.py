@@ -1,6 +1,7 @@
 """Real training runs of a very small model, on a CPU."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -132,6 +133,9 @@ def test_fine_tuning_on_the_teachers_passing_trajectories(tmp_path):
         tmp_path / "run",
         "train=sft",
         "teacher=reference",
+        "dataset=arithmetic",
+        "reward=expected_output",
+        "tools=[]",
         "train.steps=30",
         "train.group_size=1",
         "train.batch_size=8",
@@ -180,3 +184,27 @@ def test_evaluating_the_untrained_policy_trains_nothing(tmp_path):
     assert sorted(result.metrics) == [0]
     assert {"val/pass_rate", "val/pass@1", "val/pass@2"} <= set(result.metrics[0])
     assert not (result.folder / "checkpoints").exists()
+
+
+MBPP = Path(__file__).parents[3] / "shared" / "data" / "mbpp" / "mbpp.jsonl"
+
+
+@pytest.mark.skipif(not MBPP.exists(), reason=f"no MBPP data at {MBPP}")
+def test_the_tiny_model_trains_on_mbpp_with_tools(tmp_path):
+    experiment = rlpipe.load_experiment(
+        None,
+        "dataset=mbpp",
+        f"dataset.path={MBPP}",
+        "backend=trl",
+        "dataset.held_out=2",
+        "train.steps=2",
+        "train.groups_per_batch=2",
+        "train.group_size=2",
+        "rollout.max_tokens=16",
+    )
+    result = rlpipe.run(experiment, tmp_path / "run")
+    assert sorted(result.metrics) == [0, 1, 2]
+    row = next(read_trajectories(result.folder / "trajectories/step_2.jsonl"))
+    assert [tool["function"]["name"] for tool in row.tools] == ["execute_code", "submit_solution"]
+    assert row.reward == 0.0
+    assert row.score.outcome == "no_answer"
