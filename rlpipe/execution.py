@@ -121,7 +121,7 @@ class Execution:
                 on_rollout=done,
             )
 
-    async def demonstrate(self, scored: bool) -> list[Trajectory]:
+    async def demonstrate(self) -> list[Trajectory]:
         """Let the teacher solve as many tasks as the training settings ask for."""
         teacher, train = self.experiment.teacher, self.experiment.train
         if teacher is None:
@@ -130,7 +130,12 @@ class Execution:
         tasks = [self._at(i, self.splits.train) for i in range(train.demonstrations // size)]
         async with teacher.open() as actor:
             groups = await self.roll_out(
-                actor, tasks, phase="teacher", file="teacher", group_size=size, scored=scored
+                actor,
+                tasks,
+                phase="teacher",
+                file="teacher",
+                group_size=size,
+                scored=train.judges_teacher,
             )
         figures = summarise(groups, "teacher")
         self.log(0, {name: v for name, v in figures.items() if name.startswith("teacher/")})

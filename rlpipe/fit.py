@@ -95,6 +95,7 @@ class Plan:
     rollouts: int | None
     evaluations: int
     demonstrations: int
+    sandboxes: int | None
     model_calls: int | None
     sampled_tokens: int | None
 
@@ -105,8 +106,9 @@ class Plan:
         return [
             f"tasks           {shown(self.tasks)}",
             f"groups          {shown(self.groups)}",
-            f"rollouts        {shown(self.rollouts)} (one sandbox each), "
-            f"{self.evaluations:,} of them to evaluate, {self.demonstrations:,} by the teacher",
+            f"rollouts        {shown(self.rollouts)}, of which {self.evaluations:,} to evaluate, "
+            f"{self.demonstrations:,} by the teacher",
+            f"sandboxes       {shown(self.sandboxes)}",
             f"model calls     at most {shown(self.model_calls)}",
             f"sampled tokens  at most {shown(self.sampled_tokens)}",
         ]
@@ -140,9 +142,16 @@ def plan(experiment: Experiment) -> Plan:
         rollouts=rollouts,
         evaluations=evaluations,
         demonstrations=demonstrations,
+        sandboxes=None if rollouts is None else rollouts - _without_sandbox(experiment),
         model_calls=None if rollouts is None else rollouts * rollout.max_model_calls(),
         sampled_tokens=None if rollouts is None else rollouts * rollout.max_sampled_tokens(),
     )
+
+
+def _without_sandbox(experiment: Experiment) -> int:
+    """Rollouts that neither call a tool nor are scored."""
+    idle = needs_teacher(experiment) and not (experiment.tools or experiment.train.judges_teacher)
+    return experiment.train.demonstrations if idle else 0
 
 
 def _per_task(experiment: Experiment) -> int:

@@ -57,8 +57,8 @@ def run(experiment: Experiment, folder: Path | None = None) -> RunResult:
     stored.note(**provenance.facts(experiment), started=_now(), status="running")
     console = Console()
     with _logged(stored.path / "rlpipe.log"):
-        console.say(f"{experiment.name}: {stored.path}")
         try:
+            console.say(f"{experiment.name}: {stored.path}")
             evaluations = asyncio.run(_run(experiment, stored, console))
         except BaseException as error:
             _note_end(stored, error)

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,49 @@ def test_a_bug_keeps_its_traceback(tmp_path):
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "a bug in a plugin" in done.stderr
+
+
+def test_completion_is_hydras_own(tmp_path):
+    env = {"COMP_LINE": "rlpipe +recipe=quick", "COMP_POINT": "21"}
+    done = rlpipe("-sc", "query=bash", cwd=tmp_path, env=env)
+    assert done.stdout.strip() == "+recipe=quickstart"
+
+
+@pytest.mark.parametrize("when", ["collecting", "training"])
+def test_an_interrupt_ends_the_run_with_130_and_leaves_no_sandbox(tmp_path, when):
+    endless = {
+        "collecting": [*COLLECT, "policy=scripted", "policy.turns=[{content: hi, delay: 600}]"],
+        "training": ["+recipe=quickstart", "train.warmup_steps=0", "train.steps=500"],
+    }
+    args = [sys.executable, "-m", "rlpipe", *endless[when], "rollout.timeout=900"]
+    if when == "training":
+        pytest.importorskip("trl", reason="needs the trl extra")
+    run = subprocess.Popen(
+        args, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    if when == "training":
+        next(line for line in run.stdout if "step 1/500" in line)
+    else:
+        _await_manifest(tmp_path, "isolation")  # written once sandboxes can be started
+    children = _descendants(run.pid)
+    run.send_signal(signal.SIGINT)
+    _, stderr = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert stderr.strip().splitlines()[-1] == "rlpipe: interrupted"
+    (folder,) = run_folders(tmp_path)
+    assert json.loads((folder / "manifest.json").read_text())["status"] == "interrupted"
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+def _await_manifest(root, key):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if any(key in (f / "manifest.json").read_text() for f in run_folders(root)):
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"no manifest with {key!r}")
+
+
+def _descendants(pid):
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children] + [d for c in children for d in _descendants(c)]

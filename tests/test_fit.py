@@ -51,6 +51,7 @@ def test_the_plan_counts_what_would_run_at_most():
     assert planned.demonstrations == 30
     assert planned.rollouts == 80 + 84 + 30
     assert planned.sampled_tokens == 194 * 11
+    assert planned.sandboxes == 80 + 84  # demonstrations that are all kept are not judged
 
 
 def test_collecting_needs_no_backend_for_a_frozen_policy():

@@ -36,8 +36,8 @@ class Job:
     collect: Callable[[Actor, Sequence[Task], int], Coroutine[Any, Any, list[TrajectoryGroup]]]
     """Roll out a step's tasks, `train.group_size` times each, score them and record them."""
 
-    demonstrate: Callable[[bool], Coroutine[Any, Any, list[Trajectory]]]
-    """The teacher's trajectories, scored or not; only where `train` asks for a teacher."""
+    demonstrate: Callable[[], Coroutine[Any, Any, list[Trajectory]]]
+    """The teacher's trajectories; only where `train` asks for a teacher."""
 
     evaluate: Callable[[Actor, int], Coroutine[Any, Any, None]]
     """Evaluate on held-out tasks after that many steps, and record it."""

@@ -154,12 +154,12 @@ class Trl(Backend):
 
 
 async def demonstrations(job: Job, keep: Literal["passed", "all"]) -> list[Trajectory]:
-    """The teacher's trajectories to learn from. Those that are all learned need no score.
+    """The teacher's trajectories to learn from.
 
     Raises:
         RunError: there is none.
     """
-    shown = await job.demonstrate(keep == "passed")
+    shown = await job.demonstrate()
     sound = [trajectory for trajectory in shown if trajectory.failure is None]
     chosen = [t for t in sound if keep == "all" or (t.score and t.score.passed)]
     if not chosen:

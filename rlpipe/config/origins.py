@@ -15,10 +15,11 @@ def origin_of(overrides: Sequence[str], choices: Mapping[str, Any]) -> Origin:
 
     `overrides` are the command line's, `choices` Hydra's map from group to chosen file.
     """
-    given = [override.lstrip("+~").split("=", 1)[0] for override in overrides]
+    named = [override.lstrip("+~").split("=", 1)[0] for override in overrides]
+    given = [name for name in named if name not in choices]
 
     def origin(key: str) -> str:
-        if any(_covers(name, key) or _covers(key, name) for name in given if "/" not in name):
+        if any(_covers(name, key) or _covers(key, name) for name in given):
             return "command line"
         for label, tree in _files(choices):
             if _holds(tree, key):

@@ -17,7 +17,12 @@ _ADDED = ("recipe", "sweep")
 
 
 def lenient(args: Sequence[str]) -> list[str]:
-    """`train.steps=3` becomes `++train.steps=3`, `recipe=x` becomes `+recipe=x`."""
+    """`train.steps=3` becomes `++train.steps=3`, `recipe=x` becomes `+recipe=x`.
+
+    What follows `--shell-completion` are no values but Hydra's own words.
+    """
+    if {"--shell-completion", "-sc"} & set(args):
+        return list(args)
     return [_lenient(arg) for arg in args]
 
 

@@ -17,6 +17,7 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
+from rlpipe import hub
 from rlpipe.datasets.base import Dataset
 from rlpipe.errors import ConfigError, Finding
 from rlpipe.grading.names import imports_of, names_defined
@@ -138,6 +139,12 @@ class Mbpp(Dataset):
         if self.path is None or Path(self.path).is_dir():
             return SIZES[FILES[self.subset][0]]
         return SIZES.get(Path(self.path).name)
+
+    def check_online(self) -> list[Finding]:
+        if self.path is not None:
+            return []
+        said = hub.problem("dataset", self.repo, self.revision)
+        return [Finding("revision", said)] if said else []
 
     def load(self, seed: int) -> Sequence[Task]:
         rows = self._hub_rows() if self.path is None else self._local_rows(self.path)

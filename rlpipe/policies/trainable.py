@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from rlpipe import hub
 from rlpipe.errors import Finding, RunError
 from rlpipe.policies.base import Policy
 
@@ -39,6 +40,12 @@ class Trainable(Policy):
             problem = f"there is no file {self.chat_template!r}"
             findings.append(Finding("chat_template", problem))
         return findings
+
+    def check_online(self) -> list[Finding]:
+        if _is_path(self.model):
+            return []
+        said = hub.problem("model", self.model, self.revision)
+        return [Finding("model", said)] if said else []
 
     def load(self, seed: int) -> tuple[Any, Any]:
         """Load the weights and the tokenizer, from the hub unless they are here.

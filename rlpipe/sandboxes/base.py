@@ -15,6 +15,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from rlpipe.component import Component
+from rlpipe.errors import Finding, SandboxError
 
 Outcome = Literal["exited", "timeout", "output_limit", "out_of_memory", "killed"]
 Status = Literal["pending", "running", "stopped"]
@@ -259,6 +260,20 @@ class SandboxProvider(Component):
             max_output=self.max_output_kb << 10,
             tags=self.tags,
         )
+
+    def check_online(self) -> list[Finding]:
+        """Start one sandbox and run a command in it."""
+        import asyncio
+
+        async def attempt() -> None:
+            async with self.open() as session, await session.start(self.spec()) as sandbox:
+                await sandbox.exec(["true"])
+
+        try:
+            asyncio.run(attempt())
+        except SandboxError as error:
+            return [Finding("", f"no sandbox could be started: {error}")]
+        return []
 
     def open(self) -> AbstractAsyncContextManager[SandboxSession]:
         """Open the provider; leaving the context stops every sandbox that it started."""

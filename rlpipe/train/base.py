@@ -48,3 +48,8 @@ class Train(Component):
     def demonstrations(self) -> int:
         """Rollouts that a teacher makes."""
         return 0
+
+    @property
+    def judges_teacher(self) -> bool:
+        """Whether the teacher's rollouts are scored; those that are all learned need no score."""
+        return True

@@ -46,3 +46,7 @@ class Grpo(Train):
     @property
     def demonstrations(self) -> int:
         return self.warmup_tasks if self.warmup_steps else 0
+
+    @property
+    def judges_teacher(self) -> bool:
+        return self.warmup_keep == "passed"

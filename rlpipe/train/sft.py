@@ -24,3 +24,7 @@ class Sft(Train):
     @property
     def demonstrations(self) -> int:
         return self.total_tasks * self.group_size
+
+    @property
+    def judges_teacher(self) -> bool:
+        return self.keep == "passed"
