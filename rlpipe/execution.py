@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 
 from rlpipe import fit, provenance
 from rlpipe.backends.base import Job
@@ -69,9 +69,7 @@ class Execution:
         epoch, place = divmod(position, len(tasks))
         if epoch == 0 or not self.experiment.dataset.shuffle:
             return tasks[place]
-        order = list(range(len(tasks)))
-        random.Random(f"epoch {epoch} {self.experiment.seed}").shuffle(order)
-        return tasks[order[place]]
+        return tasks[_order(len(tasks), epoch, self.experiment.seed)[place]]
 
     async def collect(
         self, actor: Actor, tasks: Sequence[Task], step: int
@@ -221,6 +219,14 @@ async def open_execution(
             on_attempt=partial(_record_failure, folder),
         )
         yield Execution(experiment, folder, console, splits, collector, trackings)
+
+
+@lru_cache(maxsize=2)
+def _order(size: int, epoch: int, seed: int) -> list[int]:
+    """The order of a later epoch."""
+    order = list(range(size))
+    random.Random(f"epoch {epoch} {seed}").shuffle(order)
+    return order
 
 
 def _record_failure(folder: RunFolder, trajectory: Trajectory) -> None:
