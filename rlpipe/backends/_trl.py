@@ -10,7 +10,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback  # n
 
 from rlpipe import chat
 from rlpipe.advantages import advantages
-from rlpipe.backends.base import Job
+from rlpipe.backends.base import Job, demonstrations
 from rlpipe.errors import RunError
 from rlpipe.policies.base import Actor
 from rlpipe.train.grpo import Grpo
@@ -64,8 +64,6 @@ async def grpo(
 
 async def sft(backend: "Trl", job: Job, model: Any, tokenizer: Any, actor: Actor) -> None:
     """Fine-tune on the teacher's trajectories."""
-    from rlpipe.backends.trl import demonstrations
-
     train = job.train
     if not isinstance(train, Sft):
         raise TypeError(f"sft got the settings of {train.kind}")

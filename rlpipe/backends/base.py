@@ -5,10 +5,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from rlpipe.component import Component
-from rlpipe.errors import Finding
+from rlpipe.errors import Finding, RunError
 from rlpipe.policies.base import Actor, Policy
 from rlpipe.train.base import Train
 from rlpipe.types import Task, Trajectory, TrajectoryGroup
@@ -50,6 +50,20 @@ class Job:
 
     status: Callable[[str], None]
     """Tell the user in a few words what is going on."""
+
+
+async def demonstrations(job: Job, keep: Literal["passed", "all"]) -> list[Trajectory]:
+    """The teacher's trajectories to learn from.
+
+    Raises:
+        RunError: there is none.
+    """
+    shown = await job.demonstrate()
+    sound = [trajectory for trajectory in shown if trajectory.failure is None]
+    chosen = [t for t in sound if keep == "all" or (t.score and t.score.passed)]
+    if not chosen:
+        raise RunError(f"none of the teacher's {len(shown)} trajectories passed")
+    return chosen
 
 
 @dataclass(frozen=True)

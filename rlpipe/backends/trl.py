@@ -13,12 +13,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rlpipe.backends.base import Backend, Job, TrainSummary
-from rlpipe.errors import Finding, RunError
+from rlpipe.backends.base import Backend, Job, TrainSummary, demonstrations
+from rlpipe.errors import Finding
 from rlpipe.policies.base import Actor, Policy
 from rlpipe.train.base import Train
 from rlpipe.train.grpo import Grpo
-from rlpipe.types import Trajectory
 
 SMALL = 10_000_000
 """Parameters below which one CPU thread is faster than several."""
@@ -151,17 +150,3 @@ class Trl(Backend):
         if threads:
             torch.set_num_threads(threads)
         return model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
-
-
-async def demonstrations(job: Job, keep: Literal["passed", "all"]) -> list[Trajectory]:
-    """The teacher's trajectories to learn from.
-
-    Raises:
-        RunError: there is none.
-    """
-    shown = await job.demonstrate()
-    sound = [trajectory for trajectory in shown if trajectory.failure is None]
-    chosen = [t for t in sound if keep == "all" or (t.score and t.score.passed)]
-    if not chosen:
-        raise RunError(f"none of the teacher's {len(shown)} trajectories passed")
-    return chosen

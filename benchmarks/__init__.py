@@ -1,0 +1,1 @@
+"""Measurements, each beside a peer or a bound taken in the same run."""
