@@ -1,0 +1,106 @@
+"""What a run lends a backend, with a scripted policy and real sandboxes."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from rlpipe.config.compose import load_experiment
+from rlpipe.console import Console
+from rlpipe.execution import open_execution
+from rlpipe.store import RunFolder, read_metrics, read_trajectories
+
+SMALL = (
+    "dataset.tasks=17",
+    "dataset.held_out=5",
+    "train.groups_per_batch=5",
+    "train.group_size=2",
+    "train.warmup_tasks=6",
+    "policy=reference",
+)
+
+
+@pytest.fixture
+async def execution(tmp_path, request):
+    extra = getattr(request, "param", ())
+    experiment = load_experiment("quickstart", *SMALL, *extra)
+    folder = RunFolder.create(experiment, tmp_path / "run")
+    async with open_execution(experiment, folder, Console()) as opened:
+        yield opened
+
+
+async def test_every_epoch_takes_each_task_once_in_its_own_order(execution):
+    ids = [task.id for step in range(1, 13) for task in execution.batch(step)]
+    first, second = ids[:12], ids[12:24]
+    everyone = {task.id for task in execution.splits.train}
+    assert len(everyone) == 12
+    assert set(first) == set(second) == everyone
+    assert first != second
+    assert ids == [task.id for step in range(1, 13) for task in execution.batch(step)]
+    assert set(Counter(ids).values()) == {5}
+
+
+async def test_held_out_tasks_are_never_trained_on(execution):
+    held_out = {task.id for task in execution.splits.held_out}
+    trained = {task.id for step in range(1, 13) for task in execution.batch(step)}
+    assert len(held_out) == 5
+    assert not held_out & trained
+
+
+async def test_a_step_is_recorded_with_its_figures(execution):
+    async with execution.experiment.policy.open() as actor:
+        groups = await execution.collect(actor, execution.batch(1), 1)
+    execution.finish_step(1, {"train/loss": 0.25})
+    assert [len(group.trajectories) for group in groups] == [2] * 5
+    figures = read_metrics(execution.folder.path)[1]
+    assert figures["train/reward"] == 1.0
+    assert figures["train/loss"] == 0.25
+    assert figures["cwsandbox/sandboxes_created"] >= 10
+    assert figures["time/step"] == pytest.approx(
+        figures["time/rollouts"] + figures["time/training"]
+    )
+    rows = read_trajectories(execution.folder.path / "trajectories/step_1.jsonl")
+    assert Counter(row.task_id for row in rows) == {t.id: 2 for t in execution.batch(1)}
+
+
+@pytest.mark.parametrize("execution", [("evaluate.samples=3",)], indirect=True)
+async def test_an_evaluation_is_greedy_and_sampled(execution):
+    async with execution.experiment.policy.open() as actor:
+        await execution.evaluate(actor, 7)
+    (evaluation,) = execution.evaluations
+    assert (evaluation.step, evaluation.greedy.value, evaluation.greedy.count) == (7, 1.0, 5)
+    assert {k: rate.value for k, rate in evaluation.pass_at.items()} == {1: 1.0, 3: 1.0}
+    assert read_metrics(execution.folder.path)[7]["val/pass@3"] == 1.0
+    rows = list(read_trajectories(execution.folder.path / "trajectories/eval_7.jsonl"))
+    assert len(rows) == 5 + 15
+
+
+@pytest.mark.parametrize("execution", [("teacher.mistakes=1.0",)], indirect=True)
+async def test_demonstrations_that_are_all_kept_need_no_sandbox(execution):
+    shown = await execution.demonstrate()
+    assert len(shown) == 6
+    assert {trajectory.score for trajectory in shown} == {None}
+    assert {trajectory.failure for trajectory in shown} == {None}
+    assert execution.collector.sandboxes.metrics()["cwsandbox/executions"] == 0
+
+
+@pytest.mark.parametrize("execution", [("train.warmup_keep=passed",)], indirect=True)
+async def test_demonstrations_to_choose_from_are_scored(execution):
+    shown = await execution.demonstrate()
+    assert {trajectory.reward for trajectory in shown} <= {0.0, 1.0}
+    assert read_metrics(execution.folder.path)[0]["teacher/pass_rate"] == sum(
+        trajectory.reward for trajectory in shown
+    ) / len(shown)
+
+
+async def test_the_manifest_says_what_the_data_was(execution):
+    manifest = json.loads((execution.folder.path / "manifest.json").read_text())
+    assert manifest["dataset"] == {
+        "kind": "arithmetic",
+        "revision": None,
+        "fingerprint": manifest["dataset"]["fingerprint"],
+        "tasks": 17,
+        "train": 12,
+        "held_out": 5,
+    }
+    assert len(manifest["dataset"]["fingerprint"]) == 16
