@@ -84,6 +84,16 @@ def test_collecting_scores_every_task_and_writes_the_run_folder(tmp_path):
     assert not (folder / "failures.jsonl").exists()
 
 
+def test_two_equal_launches_at_once_get_two_folders(tmp_path):
+    command = [sys.executable, "-m", "rlpipe", *COLLECT, "name=twin"]
+    twins = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [twin.wait(timeout=120) for twin in twins] == [0, 0]
+    folders = run_folders(tmp_path)
+    assert len(folders) == 2
+    for folder in folders:
+        assert len((folder / "trajectories/collect.jsonl").read_text().splitlines()) == 20
+
+
 def test_a_sweep_runs_every_job_and_one_failure_leaves_the_others(tmp_path):
     done = rlpipe(
         "policy.mistakes=0,1",

@@ -63,3 +63,35 @@ def test_a_plugins_kind_is_listed_and_one_that_does_not_load_is_named(installed,
     assert done.returncode == 2
     assert "'broken' of rewards is installed (rlpipe_example.missing:Broken)" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+FRUGAL = (
+    "+recipe=quickstart",
+    "backend=frugal",
+    "train.warmup_steps=0",
+    "train.warmup_tasks=256",
+    "train.warmup_learning_rate=null",
+    "train.warmup_keep=passed",
+    "dataset.tasks=40",
+    "dataset.held_out=4",
+    "train.steps=2",
+)
+
+
+def test_a_plugins_backend_takes_the_place_of_the_recipes(installed, tmp_path):
+    done = rlpipe(installed, *FRUGAL, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.rglob("metrics.jsonl")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(row["step"], row["train/groups"]) for row in rows] == [(1, 8.0), (2, 8.0)]
+
+
+def test_a_setting_that_the_backend_would_ignore_is_refused_with_what_it_honours(
+    installed, tmp_path
+):
+    done = rlpipe(installed, *FRUGAL, "train.beta=0.1", "dry_run=true", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "rlpipe: train.beta: backend 'frugal' ignores it; it honours: eval_every, group_size, "
+        "groups_per_batch, learning_rate, save_every, steps [command line]\n"
+    )

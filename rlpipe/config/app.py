@@ -1,7 +1,10 @@
 """The command line's way into Hydra: compose, judge, then check or run."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -11,8 +14,8 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from rlpipe.config import plugins, recipes, resolvers
-from rlpipe.config.compose import load_experiment
-from rlpipe.config.load import load
+from rlpipe.config.compose import compose_spec
+from rlpipe.config.load import Origin, load
 from rlpipe.config.origins import origin_of
 from rlpipe.config.overrides import explain, lenient
 from rlpipe.config.paths import CONF
@@ -28,7 +31,9 @@ def launch(args: Sequence[str]) -> None:
         RunError: a run could not go on.
     """
     if _is_single_dry_run(args):
-        dry_run(load_experiment(None, *args))
+        cfg, origin = compose_spec(*args)
+        with _located(origin):
+            dry_run(load(cfg, origin))
         return
     failed: list[RlpipeError] = []
 
@@ -67,18 +72,27 @@ def _multirun_first(args: Sequence[str]) -> list[str]:
 
 
 def _job(cfg: DictConfig) -> float | None:
-    from pathlib import Path
-
     settings = HydraConfig.get()
     origin = origin_of(list(settings.overrides.task), settings.runtime.choices)
     experiment = load(cfg, origin)
-    if experiment.dry_run:
-        dry_run(experiment)
-        return None
-    from rlpipe.runner import run
+    with _located(origin):
+        if experiment.dry_run:
+            dry_run(experiment)
+            return None
+        from rlpipe.runner import run
 
-    result = run(experiment, Path(settings.runtime.output_dir))
+        result = run(experiment, Path(settings.runtime.output_dir))
     return result.last(experiment.objective)
+
+
+@contextmanager
+def _located(origin: Origin) -> Iterator[None]:
+    """Say of each problem that was found after loading where its value came from."""
+    try:
+        yield
+    except ConfigError as error:
+        findings = [replace(f, origin=f.origin or origin(f.key)) for f in error.findings]
+        raise ConfigError(findings) from None
 
 
 def dry_run(experiment: Experiment) -> None:

@@ -2,12 +2,14 @@
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf, open_dict
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from rlpipe.config import plugins, recipes, resolvers
-from rlpipe.config.load import load
+from rlpipe.config.load import Origin, load
 from rlpipe.config.origins import origin_of
-from rlpipe.config.overrides import lenient
+from rlpipe.config.overrides import explain, lenient
 from rlpipe.config.paths import CONF
 from rlpipe.config.schema import Experiment
 from rlpipe.errors import ConfigError
@@ -21,19 +23,22 @@ def load_experiment(recipe: str | None = None, *overrides: str) -> Experiment:
     Raises:
         ConfigError: with one finding for every problem.
     """
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
+    return load(*compose_spec(*([f"+recipe={recipe}"] if recipe else []), *overrides))
 
-    from rlpipe.config.overrides import explain
 
+def compose_spec(*overrides: str) -> tuple[DictConfig, Origin]:
+    """Compose a spec, and tell where each of its values comes from.
+
+    Raises:
+        ConfigError: Hydra cannot compose it.
+    """
     resolvers.install()
     recipes.install()
     plugins.install()
-    chosen = [f"+recipe={recipe}"] if recipe else []
     GlobalHydra.instance().clear()
+    args = lenient(overrides)
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            args = lenient([*chosen, *overrides])
             cfg = compose("config", args, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error)) from None
@@ -43,4 +48,4 @@ def load_experiment(recipe: str | None = None, *overrides: str) -> Experiment:
     with open_dict(cfg):
         cfg.name = name
         del cfg["hydra"]
-    return load(cfg, origin)
+    return cfg, origin
