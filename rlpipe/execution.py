@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
 from rlpipe import fit, provenance
@@ -19,6 +19,8 @@ from rlpipe.evaluation import Evaluation, greedy_rate, pass_at
 from rlpipe.metrics import summarise
 from rlpipe.policies.base import Actor
 from rlpipe.sandboxes._pool import SandboxPool
+from rlpipe.sandboxes._tags import run_tags
+from rlpipe.sandboxes.base import SandboxSpec
 from rlpipe.store import RunFolder
 from rlpipe.trackers.base import Tracking
 from rlpipe.types import Task, Trajectory, TrajectoryGroup
@@ -193,9 +195,10 @@ async def open_execution(
         provider = experiment.sandbox
         session = await stack.enter_async_context(provider.open())
         folder.note(isolation=session.capabilities.isolation)
+        spec = _tagged(experiment, folder)
         pool = SandboxPool(
             session,
-            provider.spec(),
+            spec,
             warm=provider.warm,
             max_live=provider.max_live,
             max_starting=provider.max_starting,
@@ -219,6 +222,16 @@ async def open_execution(
             on_attempt=partial(_record_failure, folder),
         )
         yield Execution(experiment, folder, console, splits, collector, trackings)
+
+
+def _tagged(experiment: Experiment, folder: RunFolder) -> SandboxSpec:
+    """What the run's sandboxes are started from, with the tags by which they are found."""
+    spec = experiment.sandbox.spec()
+    model = experiment.policy.name
+    tags = run_tags(run=folder.id, project=experiment.name, model=model)
+    spec = replace(spec, tags=tuple(dict.fromkeys((*tags, *spec.tags))))
+    folder.note(sandbox_tags=spec.tags)
+    return spec
 
 
 @lru_cache(maxsize=2)

@@ -78,6 +78,7 @@ def test_collecting_scores_every_task_and_writes_the_run_folder(tmp_path):
     assert manifest["status"] == "done"
     assert manifest["dataset"]["tasks"] == 20
     assert manifest["isolation"] == "namespace"
+    assert {f"run:{folder.name}", "project:try", "env:dev"} < set(manifest["sandbox_tags"])
     rows = (folder / "trajectories/collect.jsonl").read_text().splitlines()
     assert [json.loads(row)["reward"] for row in rows] == [1.0] * 20
     assert (folder / ".hydra" / "overrides.yaml").exists()

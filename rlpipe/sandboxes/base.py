@@ -208,7 +208,9 @@ class SandboxProvider(Component):
     """Container image; a provider without images records it."""
 
     tags: tuple[str, ...] = ()
-    """Labels of every sandbox of the run."""
+    """Labels of every sandbox of the run, beside its own: `rlpipe`, `run:<folder>`,
+    `project:<RLPIPE_PROJECT or the experiment's name>`, `training-run:<TRAINING_RUN_ID or local>`,
+    `slurm-job:<SLURM_JOB_ID or interactive>`, `model:<policy>` and `env:<RLPIPE_ENV or dev>`."""
 
     env: dict[str, str] = Field({})
     """Environment of the sandbox. The host's own is never passed on."""
