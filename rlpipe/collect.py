@@ -253,6 +253,9 @@ def _sandbox_record(sandbox: Sandbox) -> SandboxRecord | None:
         image=sandbox.spec.image,
         tags=sandbox.spec.tags,
         executions=sandbox.stats.exec_count,
+        completed_ok=sandbox.stats.exec_completed_ok,
+        completed_nonzero=sandbox.stats.exec_completed_nonzero,
+        failures=sandbox.stats.exec_failures,
     )
 
 
