@@ -16,6 +16,7 @@ from rlpipe.errors import ConfigError, RlpipeError
 USAGE = """\
 usage: rlpipe +recipe=NAME [group=choice ...] [section.key=value ...]
        rlpipe list [group]
+       rlpipe sandboxes list|count|stop [--run ID] [--tag T] [--provider P]
 
   rlpipe +recipe=quickstart                          run a recipe
   rlpipe +recipe=quickstart dry_run=true             check the spec, say what would run, and stop
@@ -23,6 +24,7 @@ usage: rlpipe +recipe=NAME [group=choice ...] [section.key=value ...]
   rlpipe -m +recipe=quickstart seed=0,1,2            one run for every combination
   rlpipe mode=collect policy=openai policy.model=M   rollouts and scores only
   rlpipe list rewards                                what a group has, with every option
+  rlpipe sandboxes list                              what runs here have started, and how old it is
 
 choices:
 """
@@ -39,6 +41,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
             from rlpipe.catalogue import show
 
             show(args[1:])
+        elif args[0] == "sandboxes":
+            from rlpipe import monitoring
+
+            monitoring.main(args[1:])
         else:
             _run(args)
     except ConfigError as error:

@@ -18,6 +18,7 @@ from rlpipe.policies.base import Actor
 from rlpipe.rewards.base import Reward
 from rlpipe.rollouts.base import Record, Rollout
 from rlpipe.sandboxes._pool import SandboxPool
+from rlpipe.sandboxes._tags import tag
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.tools.base import Tool
 from rlpipe.types import (
@@ -178,7 +179,7 @@ class Collector:
                 sandbox=_sandbox_record(sandbox),
             )
 
-        tags = (f"step:{slot.step}", f"task:{slot.task.id}")
+        tags = tag("step", str(slot.step)), tag("task", slot.task.id)
         # Neither called nor graded, a rollout may never need its sandbox.
         ahead = slot.scored or bool(self.tools)
         files = slot.task.files
@@ -252,6 +253,9 @@ def _sandbox_record(sandbox: Sandbox) -> SandboxRecord | None:
         image=sandbox.spec.image,
         tags=sandbox.spec.tags,
         executions=sandbox.stats.exec_count,
+        completed_ok=sandbox.stats.exec_completed_ok,
+        completed_nonzero=sandbox.stats.exec_completed_nonzero,
+        failures=sandbox.stats.exec_failures,
     )
 
 

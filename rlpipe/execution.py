@@ -5,8 +5,9 @@ import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from pathlib import Path
 
 from rlpipe import fit, provenance
 from rlpipe.backends.base import Job
@@ -18,7 +19,12 @@ from rlpipe.errors import ConfigError, Finding
 from rlpipe.evaluation import Evaluation, greedy_rate, pass_at
 from rlpipe.metrics import summarise
 from rlpipe.policies.base import Actor
+from rlpipe.sandboxes._ledger import NAME as LEDGER
+from rlpipe.sandboxes._ledger import Ledger
 from rlpipe.sandboxes._pool import SandboxPool
+from rlpipe.sandboxes._sweep import sweep_killed
+from rlpipe.sandboxes._tags import run_tags
+from rlpipe.sandboxes.base import SandboxSpec
 from rlpipe.store import RunFolder
 from rlpipe.trackers.base import Tracking
 from rlpipe.types import Task, Trajectory, TrajectoryGroup
@@ -37,6 +43,7 @@ class Execution:
     collector: Collector
     trackings: Sequence[Tracking]
     evaluations: list[Evaluation] = field(default_factory=list)
+    latest_step: int = 0
     _groups: dict[int, list[TrajectoryGroup]] = field(default_factory=dict)
     _step_began: float = field(default_factory=time.monotonic)
     _rollout_seconds: float = 0.0
@@ -176,6 +183,7 @@ class Execution:
         self.console.step(step, self.experiment.train.steps, metrics)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.latest_step = max(self.latest_step, step)
         self.folder.add_metrics(step, metrics)
         for tracking in self.trackings:
             tracking.log(step, metrics)
@@ -190,17 +198,7 @@ async def open_execution(
     folder.note(dataset=_dataset_facts(experiment, splits))
     _refuse_empty(experiment, splits)
     async with AsyncExitStack() as stack:
-        provider = experiment.sandbox
-        session = await stack.enter_async_context(provider.open())
-        folder.note(isolation=session.capabilities.isolation)
-        pool = SandboxPool(
-            session,
-            provider.spec(),
-            warm=provider.warm,
-            max_live=provider.max_live,
-            max_starting=provider.max_starting,
-        )
-        await stack.enter_async_context(pool)
+        pool = await stack.enter_async_context(_open_pool(experiment, folder, console))
         config = experiment.model_dump(mode="json")
         trackings = [
             stack.enter_context(
@@ -218,7 +216,53 @@ async def open_execution(
             experiment.seed,
             on_attempt=partial(_record_failure, folder),
         )
-        yield Execution(experiment, folder, console, splits, collector, trackings)
+        execution = Execution(experiment, folder, console, splits, collector, trackings)
+        yield execution
+        execution.log(execution.latest_step, _total(pool))
+
+
+@asynccontextmanager
+async def _open_pool(
+    experiment: Experiment, folder: RunFolder, console: Console
+) -> AsyncIterator[SandboxPool]:
+    """The sandboxes of the run, on record from before the first one until the last is gone."""
+    provider = experiment.sandbox
+    async with provider.open() as session:
+        folder.note(isolation=session.capabilities.isolation)
+        for line in await sweep_killed(Path(experiment.output_root), provider.kind, session):
+            console.say(line)
+        spec = _tagged(experiment, folder)
+        ledger = Ledger(folder.path / LEDGER, run=folder.id, provider=provider.kind, tags=spec.tags)
+        pool = SandboxPool(
+            session,
+            spec,
+            warm=provider.warm,
+            max_live=provider.max_live,
+            max_starting=provider.max_starting,
+            max_starts_per_second=provider.max_starts_per_second,
+            record=ledger.record,
+        )
+        try:
+            async with pool:
+                yield pool
+        finally:
+            folder.note(sandbox_totals=pool.totals())
+            ledger.close()
+
+
+def _total(pool: SandboxPool) -> dict[str, float]:
+    """The run's counters, under names that no step's row has."""
+    return {name.replace("/", "/total/"): value for name, value in pool.totals().items()}
+
+
+def _tagged(experiment: Experiment, folder: RunFolder) -> SandboxSpec:
+    """What the run's sandboxes are started from, with the tags by which they are found."""
+    spec = experiment.sandbox.spec()
+    model = experiment.policy.name
+    tags = run_tags(run=folder.id, project=experiment.name, model=model)
+    spec = replace(spec, tags=tuple(dict.fromkeys((*tags, *spec.tags))))
+    folder.note(sandbox_tags=spec.tags)
+    return spec
 
 
 @lru_cache(maxsize=2)

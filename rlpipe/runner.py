@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
+import sys
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-from rlpipe import provenance
+from rlpipe import interrupts, provenance
 from rlpipe.config.schema import Experiment
 from rlpipe.console import Console
 from rlpipe.errors import ConfigError
@@ -59,7 +61,8 @@ def run(experiment: Experiment, folder: Path | None = None) -> RunResult:
     with _logged(stored.path / "rlpipe.log"):
         try:
             console.say(f"{experiment.name}: {stored.path}")
-            evaluations = asyncio.run(_run(experiment, stored, console))
+            work = _run(experiment, stored, console)
+            evaluations = interrupts.run(work, partial(_give_up, stored))
         except BaseException as error:
             _note_end(stored, error)
             raise
@@ -67,6 +70,17 @@ def run(experiment: Experiment, folder: Path | None = None) -> RunResult:
     stored.note(status="done", ended=_now(), result=_headline(result))
     console.closing(result.folder, evaluations, _next_steps(experiment, result))
     return result
+
+
+def _give_up(folder: RunFolder) -> None:
+    """The last words of a run that was interrupted twice."""
+    folder.note(status="interrupted", ended=_now(), error="interrupted again during clean-up")
+    print(
+        "rlpipe: interrupted again, so sandboxes may be left behind; this ends them:\n"
+        f"rlpipe sandboxes stop --run {folder.id} --root {folder.path.parent}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _note_end(folder: RunFolder, error: BaseException) -> None:

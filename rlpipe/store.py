@@ -2,15 +2,19 @@
 
 config.yaml         the resolved spec, secrets redacted
 manifest.json       versions, seeds, fingerprints, and how it ended
+sandboxes.jsonl     every sandbox that came and went
 metrics.jsonl       one row per step and source, each with its step
 trajectories/       step_N.jsonl, eval_N.jsonl, teacher.jsonl, collect.jsonl
 failures.jsonl      every attempt that the machinery failed
 checkpoints/step_N/
 """
 
+import hashlib
 import json
 import os
+import re
 import secrets
+import socket
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -51,7 +55,15 @@ class RunFolder:
 
     @property
     def id(self) -> str:
-        return self.path.name
+        """A name that no other run has, wherever it was made: sandboxes are found by it.
+
+        A folder that rlpipe named has such a name; `run_dir=out` or the job of a sweep has not.
+        """
+        name = self.path.name
+        if re.fullmatch(r"[\d_-]{19}-[0-9a-f]{6}", name):
+            return name
+        place = f"{socket.gethostname()}:{self.path}".encode()
+        return f"{name}-{hashlib.sha256(place).hexdigest()[:8]}"
 
     def note(self, **facts: Any) -> None:
         """Add facts to the manifest, atomically."""

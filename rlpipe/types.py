@@ -210,6 +210,10 @@ class SandboxRecord(Data):
     image: str | None = None
     tags: tuple[str, ...] = ()
     executions: int = 0
+    completed_ok: int = 0
+    completed_nonzero: int = 0
+    failures: int = 0
+    """Executions that the machinery lost."""
 
 
 class Trajectory(Data):

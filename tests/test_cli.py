@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rlpipe.store import read_metrics
+
 COLLECT = [
     "mode=collect",
     "policy=reference",
@@ -78,8 +80,24 @@ def test_collecting_scores_every_task_and_writes_the_run_folder(tmp_path):
     assert manifest["status"] == "done"
     assert manifest["dataset"]["tasks"] == 20
     assert manifest["isolation"] == "namespace"
-    rows = (folder / "trajectories/collect.jsonl").read_text().splitlines()
-    assert [json.loads(row)["reward"] for row in rows] == [1.0] * 20
+    assert {f"run:{folder.name}", "project:try", "env:dev"} < set(manifest["sandbox_tags"])
+    totals = manifest["sandbox_totals"]
+    assert totals["cwsandbox/executions"] == 20
+    assert totals["cwsandbox/exec_failures"] == 0
+    assert read_metrics(folder)[0]["cwsandbox/total/executions"] == 20
+    ledger = [json.loads(line) for line in (folder / "sandboxes.jsonl").read_text().splitlines()]
+    ids = [
+        {row["id"] for row in ledger if row["event"] == event} for event in ("started", "stopped")
+    ]
+    assert ids[0] == ids[1]
+    assert len(ids[0]) >= 20
+    assert (ledger[0]["event"], ledger[-1]["event"]) == ("opened", "closed")
+    rows = [
+        json.loads(row) for row in (folder / "trajectories/collect.jsonl").read_text().splitlines()
+    ]
+    assert [row["reward"] for row in rows] == [1.0] * 20
+    assert all(row["sandbox"]["executions"] == row["sandbox"]["completed_ok"] == 1 for row in rows)
+    assert all(row["sandbox"]["id"] in ids[0] for row in rows)
     assert (folder / ".hydra" / "overrides.yaml").exists()
     assert not (folder / "failures.jsonl").exists()
 
@@ -146,13 +164,28 @@ def test_completion_is_hydras_own(tmp_path):
     assert done.stdout.strip() == "+recipe=quickstart"
 
 
-@pytest.mark.parametrize("when", ["collecting", "training"])
-def test_an_interrupt_ends_the_run_with_130_and_leaves_no_sandbox(tmp_path, when):
+ENDLESS = [
+    *COLLECT,
+    "policy=scripted",
+    "policy.turns=[{content: hi, delay: 600}]",
+    "rollout.timeout=900",
+]
+
+
+@pytest.mark.parametrize(
+    ("when", "number"),
+    [
+        ("collecting", signal.SIGINT),
+        ("collecting", signal.SIGTERM),
+        ("training", signal.SIGINT),
+    ],
+)
+def test_an_interrupt_ends_the_run_with_130_and_leaves_no_sandbox(tmp_path, when, number):
     endless = {
-        "collecting": [*COLLECT, "policy=scripted", "policy.turns=[{content: hi, delay: 600}]"],
+        "collecting": ENDLESS,
         "training": ["+recipe=quickstart", "train.warmup_steps=0", "train.steps=500"],
     }
-    args = [sys.executable, "-m", "rlpipe", *endless[when], "rollout.timeout=900"]
+    args = [sys.executable, "-m", "rlpipe", *endless[when]]
     if when == "training":
         pytest.importorskip("trl", reason="needs the trl extra")
     run = subprocess.Popen(
@@ -163,13 +196,40 @@ def test_an_interrupt_ends_the_run_with_130_and_leaves_no_sandbox(tmp_path, when
     else:
         _await_manifest(tmp_path, "isolation")  # written once sandboxes can be started
     children = _descendants(run.pid)
-    run.send_signal(signal.SIGINT)
+    run.send_signal(number)
     _, stderr = run.communicate(timeout=60)
     assert run.returncode == 130
     assert stderr.strip().splitlines()[-1] == "rlpipe: interrupted"
     (folder,) = run_folders(tmp_path)
     assert json.loads((folder / "manifest.json").read_text())["status"] == "interrupted"
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+def test_a_second_interrupt_does_not_wait_and_says_how_to_clean_up(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import asyncio, rlpipe.sandboxes.local as local\n"
+        "async def close(self):\n"
+        "    print('closing', flush=True)\n"
+        "    await asyncio.Event().wait()\n"
+        "local.LocalSession.close = close\n"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-m", "rlpipe", *ENDLESS],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _await_manifest(tmp_path, "isolation")
+    run.send_signal(signal.SIGINT)
+    next(line for line in run.stdout if line == "closing\n")
+    run.send_signal(signal.SIGINT)
+    _, stderr = run.communicate(timeout=20)
+    (folder,) = run_folders(tmp_path)
+    assert run.returncode == 130
+    assert f"rlpipe sandboxes stop --run {folder.name} --root" in stderr
+    assert json.loads((folder / "manifest.json").read_text())["status"] == "interrupted"
 
 
 def _await_manifest(root, key):

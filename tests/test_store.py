@@ -95,3 +95,12 @@ def test_secrets_are_redacted_and_token_counts_are_not(experiment, tmp_path, mon
         assert not file.is_file() or "sk-TEST-12345" not in file.read_text()
     tree = {"num_memory_tokens": 4, "max_tokens": 512, "a": ["Bearer sk-TEST-12345"]}
     assert redact(tree) == tree | {"a": ["Bearer [redacted]"]}
+
+
+def test_the_id_of_a_run_is_its_folder_or_tells_folders_of_one_name_apart(experiment, tmp_path):
+    own = RunFolder.create(experiment, tmp_path / "2026-01-02_03-04-05-abcdef")
+    assert own.id == "2026-01-02_03-04-05-abcdef"
+    jobs = [RunFolder.create(experiment, tmp_path / sweep / "0").id for sweep in "ab"]
+    assert jobs[0] != jobs[1]
+    assert all(job.startswith("0-") for job in jobs)
+    assert RunFolder(tmp_path / "a" / "0").id == jobs[0]

@@ -3,18 +3,18 @@
 import asyncio
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import BinaryIO
 
 from rlpipe.errors import SandboxGone, SandboxStartError
-from rlpipe.sandboxes import _bwrap
+from rlpipe.sandboxes import _bwrap, _processes
 from rlpipe.sandboxes._agent import wire
 from rlpipe.sandboxes._bwrap import Interpreter, Layout
 from rlpipe.sandboxes._channel import Channel
@@ -76,6 +76,9 @@ class Box:
     def __init__(self, plan: Plan, on_death: Callable[[str], None]) -> None:
         self.plan = plan
         self._on_death = on_death
+        self.pid: int | None = None
+        """Of the agent."""
+
         self._agent: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.channel: Channel
@@ -87,9 +90,14 @@ class Box:
             SandboxStartError: it did not become ready; it is ended.
         """
         try:
-            with self._spawn() as information:
+            # Not a pipe: bubblewrap would give up half-way if this process died and could not read.
+            information = os.memfd_create("rlpipe-information")
+            try:
+                self._spawn(information)
                 await self._configure()
-                self._agent = _agent_process(information.read())
+                self._find_agent(os.pread(information, 1024, 0))
+            finally:
+                os.close(information)
         except OSError as error:
             await self.end()
             raise _bwrap.start_error(str(error)) from error
@@ -97,18 +105,21 @@ class Box:
             await self.end()
             raise
 
-    def _spawn(self) -> BinaryIO:
-        """Start the process; return where bubblewrap tells the agent's process id."""
+    def _spawn(self, information: int) -> None:
+        """Start the process; bubblewrap writes the agent's process id to `information`."""
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours, self._on_death)
-        read_end, info = os.pipe()
-        seccomp = _bwrap.seccomp_pipe() if self.plan.layout else None
-        inherited = [fd for fd in (theirs.fileno(), info, seccomp) if fd is not None]
-        try:
-            # From this thread, whose end is the sandbox's too: it is told of its parent's death.
+        with theirs, ExitStack() as given:
+            this_process = os.pidfd_open(os.getpid())
+            given.callback(os.close, this_process)
+            seccomp = _bwrap.seccomp_pipe() if self.plan.layout else None
+            if seccomp is not None:
+                given.callback(os.close, seccomp)
+            ends = theirs.fileno(), this_process
+            told = [information, seccomp] if self.plan.layout else []
             self._process = subprocess.Popen(
-                self._command(theirs.fileno(), info, seccomp),
-                pass_fds=inherited if self.plan.layout else inherited[:1],
+                self._command(ends, information, seccomp),
+                pass_fds=[*ends, *(fd for fd in told if fd is not None)],
                 env=self.plan.environment(),
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -116,23 +127,14 @@ class Box:
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-        except BaseException:
-            os.close(read_end)
-            raise
-        finally:
-            theirs.close()
-            for fd in inherited[1:]:
-                os.close(fd)
-        return open(read_end, "rb")
 
-    def _command(self, control: int, info: int, seccomp: int | None) -> list[str]:
+    def _command(self, ends: tuple[int, int], info: int, seccomp: int | None) -> list[str]:
+        words = map(str, ends)
         if self.plan.layout:
-            return self.plan.layout.command(
-                _bwrap.RUN_AGENT, str(control), info=info, seccomp=seccomp
-            )
+            return self.plan.layout.command(_bwrap.RUN_AGENT, *words, info=info, seccomp=seccomp)
         folder, cache = str(_bwrap.AGENT.parent), _bwrap.compiled_agent()
         flags = _bwrap.PYTHON_FLAGS
-        return [self.plan.interpreter.path, *flags, _bwrap.RUN_AGENT, folder, cache, str(control)]
+        return [self.plan.interpreter.path, *flags, _bwrap.RUN_AGENT, folder, cache, *words]
 
     async def _configure(self) -> None:
         assert self._process is not None
@@ -154,17 +156,25 @@ class Box:
                     provider="local",
                 ) from None
 
+    def _find_agent(self, information: bytes) -> None:
+        """Learn the agent's process, which bubblewrap told before it ran the agent."""
+        assert self._process is not None
+        self.pid = self._process.pid
+        if information:
+            self.pid = int(json.loads(information)["child-pid"])
+            self._agent = os.pidfd_open(self.pid)
+
     async def end(self) -> None:
         """Kill the agent, and with it everything that it ever started; then wait for it."""
         if hasattr(self, "channel"):
             self.channel.fail("the sandbox is stopped")
         if self._process is not None:
-            # bubblewrap may not kill an agent that has another user id, so this does it.
+            # bubblewrap may not kill an agent that has another user id, so this does it. Where
+            # there is none yet, it finds the channel closed and ends by itself.
             self._kill_agent()
-            if self.plan.layout is not None and self._agent is None:
-                self._process.kill()
             await self._wait()
         if self.plan.layout is None:
+            # The agent has done so, unless a program has killed it.
             await asyncio.to_thread(shutil.rmtree, self.plan.spec.workdir, ignore_errors=True)
 
     def _kill_agent(self) -> None:
@@ -193,7 +203,8 @@ class Box:
             async with asyncio.timeout(END_SECONDS):
                 await ended
         except TimeoutError:
-            process.kill()
+            if whole := _processes.identity(process.pid):
+                _processes.end(whole)
         finally:
             loop.remove_reader(watched)
             os.close(watched)
@@ -205,11 +216,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _agent_process(information: bytes) -> int | None:
-    """A descriptor of the agent's process, which bubblewrap tells before it runs the agent."""
-    return os.pidfd_open(json.loads(information)["child-pid"]) if information else None
-
-
-def make_folder() -> str:
-    """A working folder for a sandbox without isolation."""
-    return tempfile.mkdtemp(prefix="rlpipe-")
+def name_folder() -> str:
+    """A working folder for a sandbox without isolation. Its agent makes it, and removes it even
+    when this process is killed."""
+    return os.path.join(tempfile.gettempdir(), f"rlpipe-{secrets.token_hex(8)}")

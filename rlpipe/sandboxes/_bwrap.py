@@ -37,7 +37,7 @@ IMPORT_AGENT = (
     "import sys; sys.path[0], sys.pycache_prefix = sys.argv[1:3]; "
     "from _agent.loop import main; sys.pycache_prefix = None; "
 )
-RUN_AGENT = IMPORT_AGENT + "main(int(sys.argv[3]))"
+RUN_AGENT = IMPORT_AGENT + "main(int(sys.argv[3]), int(sys.argv[4]))"
 PROBE_AGENT = IMPORT_AGENT + "import ctypes"
 PYTHON_FLAGS = ("-s", "-S", "-c")
 SHARED_MEMORY = 16 << 20
@@ -113,7 +113,9 @@ class Layout:
 
 _ISOLATION = (
     *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
-    *("--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox"),
+    # Not --die-with-parent: bubblewrap that dies between two of its steps leaves a child that waits
+    # for it for ever. The agent ends by itself when this process does.
+    *("--new-session", "--as-pid-1", "--hostname", "sandbox"),
 )
 _AS_ROOT = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
 _AS_USER = (

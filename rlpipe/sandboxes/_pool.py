@@ -2,183 +2,34 @@
 
 import asyncio
 import time
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from itertools import count
 from types import TracebackType
-from typing import Self
+from typing import Any, Protocol, Self
 
-from rlpipe.errors import SandboxError, SandboxGone
-from rlpipe.sandboxes.base import ExecResult, Sandbox, SandboxSession, SandboxSpec, SandboxStats
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What happened since the last report."""
-
-    created: int = 0
-    completed_ok: int = 0
-    completed_nonzero: int = 0
-    failures: int = 0
-    startups: list[float] = field(default_factory=list)
-    executions: Counter[object] = field(default_factory=Counter)
-    """By a token of the claim."""
-
-    def metrics(self) -> dict[str, float]:
-        executions = self.executions.total()
-        completed = self.completed_ok + self.completed_nonzero
-        counts = list(self.executions.values())
-        numbers: dict[str, float] = {
-            "sandboxes_created": self.created,
-            "executions": executions,
-            "exec_completed_ok": self.completed_ok,
-            "exec_completed_nonzero": self.completed_nonzero,
-            "exec_failures": self.failures,
-            "exec_completion_rate": completed / executions if executions else 0.0,
-            "exec_failure_rate": self.failures / executions if executions else 0.0,
-            "startup_count": len(self.startups),
-            **_summary("startup_seconds", self.startups),
-            **_summary("execs_per_sandbox", counts),
-        }
-        return {f"cwsandbox/{name}": float(number) for name, number in numbers.items()}
+from rlpipe.errors import SandboxGone
+from rlpipe.sandboxes._lazy import LazySandbox, retrieve
+from rlpipe.sandboxes._tally import Counters
+from rlpipe.sandboxes.base import Sandbox, SandboxSession, SandboxSpec
 
 
-def _summary(name: str, values: Sequence[float]) -> dict[str, float]:
-    return {
-        f"avg_{name}": sum(values) / len(values) if values else 0.0,
-        f"min_{name}": min(values, default=0.0),
-        f"max_{name}": max(values, default=0.0),
-    }
+class Record(Protocol):
+    """Told of what becomes of each sandbox, before anyone can use it."""
+
+    def __call__(self, event: str, **facts: Any) -> None: ...
 
 
-class LazySandbox(Sandbox):
-    """A sandbox that is usable at once: what needs the real one waits until it is there."""
-
-    def __init__(
-        self,
-        spec: SandboxSpec,
-        given: "asyncio.Future[Sandbox]",
-        files: Mapping[str, str],
-        tally: Callable[[], _Tally],
-        want: "Callable[[LazySandbox], None]",
-        release: "Callable[[LazySandbox], Awaitable[None]]",
-    ) -> None:
-        self.id = ""
-        self.spec = spec
-        self.stats = SandboxStats()
-        self.given = given
-        self._files = files
-        self._tally = tally
-        self._want = want
-        self._release = release
-        self._prepared: asyncio.Task[Sandbox] | None = None
-        self._token = object()
-        self._released = False
-
-    @property
-    def started(self) -> bool:
-        """Whether the real sandbox was there when it was last asked for, without an error."""
-        return self.given.done() and not self.given.cancelled() and not self.given.exception()
-
-    async def exec(
-        self,
-        command: Sequence[str] | str,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        timeout: float | None = None,
-        max_output: int | None = None,
-    ) -> ExecResult:
-        sandbox = await self._ready()
-        return await self._counted(
-            sandbox.exec(
-                command, cwd=cwd, env=env, stdin=stdin, timeout=timeout, max_output=max_output
-            )
-        )
-
-    async def run_python(
-        self,
-        code: str,
-        *,
-        stdin: bytes = b"",
-        timeout: float | None = None,
-        max_output: int | None = None,
-    ) -> ExecResult:
-        sandbox = await self._ready()
-        return await self._counted(
-            sandbox.run_python(code, stdin=stdin, timeout=timeout, max_output=max_output)
-        )
-
-    async def read_file(self, path: str, *, max_bytes: int = 32 << 20) -> bytes:
-        return await (await self._ready()).read_file(path, max_bytes=max_bytes)
-
-    async def write_file(self, path: str, data: bytes | str) -> None:
-        await (await self._ready()).write_file(path, data)
-
-    async def stop(self) -> None:
-        self.abandon()
-        await self._release(self)
-
-    def abandon(self) -> None:
-        """Let no use begin or wait any more."""
-        self._released = True
-        if self._prepared:
-            self._prepared.cancel()
-
-    async def _ready(self) -> Sandbox:
-        if self._released:
-            raise SandboxGone("the sandbox was given back", sandbox_id=self.id)
-        if self._prepared is None:
-            self._want(self)
-            self._prepared = asyncio.ensure_future(self._prepare())
-            self._prepared.add_done_callback(_retrieve)
-        try:
-            return await asyncio.shield(self._prepared)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not self._released or (task and task.cancelling()):
-                raise
-            raise SandboxGone("the sandbox was given back", sandbox_id=self.id) from None
-
-    async def _prepare(self) -> Sandbox:
-        sandbox = await asyncio.shield(self.given)
-        self.id = sandbox.id
-        self.spec = replace(self.spec, workdir=sandbox.spec.workdir)
-        for path, text in self._files.items():
-            await sandbox.write_file(path, text)
-        return sandbox
-
-    async def _counted(self, execution: Awaitable[ExecResult]) -> ExecResult:
-        tally = self._tally()
-        tally.executions[self._token] += 1
-        self.stats.exec_count += 1
-        try:
-            result = await execution
-        except SandboxError:
-            self.stats.exec_failures += 1
-            tally.failures += 1
-            raise
-        if result.ok:
-            self.stats.exec_completed_ok += 1
-            tally.completed_ok += 1
-        else:
-            self.stats.exec_completed_nonzero += 1
-            tally.completed_nonzero += 1
-        return result
-
-
-def _retrieve(future: "asyncio.Future[Sandbox]") -> None:
-    """Mark an error as seen: who never uses its sandbox never hears of it."""
-    if not future.cancelled():
-        future.exception()
+def unrecorded(event: str, **facts: Any) -> None:
+    """For sandboxes that nobody else needs to know of."""
 
 
 class SandboxPool:
-    """Hands out sandboxes of one spec, bounds how many live, and counts what they do.
+    """Owns the sandboxes of one spec: hands them out, bounds how many live, counts what they do.
 
-    `warm` are kept ready; at most `max_live` exist and `max_starting` are being started.
+    `warm` are kept ready; at most `max_live` exist, `max_starting` are being started, and
+    `max_starts_per_second` are begun. Leaving the context ends all of them.
     """
 
     def __init__(
@@ -189,19 +40,26 @@ class SandboxPool:
         warm: int,
         max_live: int,
         max_starting: int,
+        max_starts_per_second: float | None = None,
+        record: Record = unrecorded,
     ) -> None:
         self._session = session
         self._spec = spec
         self._warm = warm
         self._max_live = max_live
         self._max_starting = max_starting
+        self._interval = 1 / max_starts_per_second if max_starts_per_second else 0.0
+        self._record = record
+        self._numbers = count()
+        self._next_start = 0.0
+        self._pause: asyncio.TimerHandle | None = None
         self._live = 0
         self._ready: deque[tuple[float, Sandbox]] = deque()
-        self._waiting: deque[asyncio.Future[Sandbox]] = deque()
+        self._waiting: deque[LazySandbox] = deque()
         self._starts: list[asyncio.Task[None]] = []
         self._stops: set[asyncio.Task[None]] = set()
         self._claims: set[LazySandbox] = set()
-        self._tally = _Tally()
+        self._counters = Counters()
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -215,6 +73,8 @@ class SandboxPool:
         traceback: TracebackType | None,
     ) -> None:
         self._closed = True
+        if self._pause:
+            self._pause.cancel()
         for front in list(self._claims):
             self._take_back(front)
         for start in self._starts:
@@ -236,31 +96,36 @@ class SandboxPool:
 
         Its start goes on in the background, or only begins with its first use when `ahead` is
         false. `files` are written before its first use. `tags` are recorded in its `spec` beside
-        those of the run, which is what the provider is told.
+        those of the run, which is what the provider is told. A claim ends by itself when it is as
+        old as a sandbox may get.
 
         Raises:
             SandboxError: the start failed; raised by each use, not here.
         """
         front = self._hand_out(tags, files or {})
+        loop = asyncio.get_running_loop()
+        age = loop.call_later(self._spec.lifetime, self._take_back, front)
         if ahead:
             self._want(front)
         try:
             yield front
         finally:
+            age.cancel()
             self._take_back(front)
 
     def metrics(self, reset: bool = True) -> dict[str, float]:
         """Counters over all sandboxes; since the last reset, which is now when `reset` is set."""
-        metrics = self._tally.metrics()
-        if reset:
-            self._tally = _Tally()
-        return metrics
+        return self._counters.report(reset)
+
+    def totals(self) -> dict[str, float]:
+        """The same counters since the pool was opened."""
+        return self._counters.total.metrics()
 
     def _hand_out(self, tags: tuple[str, ...], files: Mapping[str, str]) -> LazySandbox:
         given: asyncio.Future[Sandbox] = asyncio.get_running_loop().create_future()
-        given.add_done_callback(_retrieve)
-        spec = replace(self._spec, tags=(*self._spec.tags, *tags))
-        front = LazySandbox(spec, given, files, lambda: self._tally, self._want, self._stop_claim)
+        given.add_done_callback(retrieve)
+        counters, release = self._counters, self._stop_claim
+        front = LazySandbox(self._spec, tags, given, files, counters, self._want, release)
         if self._closed:
             given.set_exception(SandboxGone("the pool of sandboxes is closed"))
         else:
@@ -269,9 +134,9 @@ class SandboxPool:
 
     def _want(self, front: LazySandbox) -> None:
         """See to it that the claim is given a sandbox; asking again changes nothing."""
-        if front.given.done() or front.given in self._waiting:
+        if front.given.done() or front in self._waiting:
             return
-        self._waiting.append(front.given)
+        self._waiting.append(front)
         self._discard_old()
         self._serve()
         self._balance()
@@ -282,11 +147,13 @@ class SandboxPool:
         if front not in self._claims:
             return None
         self._claims.discard(front)
+        for tally in self._counters.both:
+            tally.close(front)
         if not front.given.done():
             front.given.cancel()
-            if front.given not in self._waiting:
+            if front not in self._waiting:
                 return None
-            self._waiting.remove(front.given)
+            self._waiting.remove(front)
             surplus = len(self._starts) + len(self._ready) - len(self._waiting) - self._warm
             if surplus > 0 and self._starts:
                 self._starts[-1].cancel()
@@ -302,23 +169,50 @@ class SandboxPool:
     def _serve(self) -> None:
         """Give what is ready to those who wait, first come first served."""
         while self._ready and self._waiting:
-            self._waiting.popleft().set_result(self._ready.popleft()[1])
+            front, (_, sandbox) = self._waiting.popleft(), self._ready.popleft()
+            self._record("claimed", id=sandbox.id, tags=front.tags)
+            front.given.set_result(sandbox)
 
     def _balance(self) -> None:
         """Start as many as are wanted and allowed."""
         wanted = len(self._waiting) + self._warm - len(self._ready) - len(self._starts)
         allowed = min(self._max_starting - len(self._starts), self._max_live - self._live)
         for _ in range(0 if self._closed else min(wanted, allowed)):
+            if not self._in_time():
+                return
             self._live += 1
-            start = asyncio.ensure_future(self._start())
+            start = asyncio.ensure_future(self._start(next(self._numbers)))
             self._starts.append(start)
             start.add_done_callback(self._started)
 
-    async def _start(self) -> None:
-        tally, began = self._tally, time.monotonic()
-        tally.created += 1
-        sandbox = await self._session.start(self._spec)
-        tally.startups.append(time.monotonic() - began)
+    def _in_time(self) -> bool:
+        """Whether one may be started now; where not, all is balanced again once it may."""
+        now = time.monotonic()
+        if now >= self._next_start:
+            self._next_start = now + self._interval
+            return True
+        if self._pause is None:
+            wait = self._next_start - now
+            self._pause = asyncio.get_running_loop().call_later(wait, self._go_on)
+        return False
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._balance()
+
+    async def _start(self, number: int) -> None:
+        tallies, began = self._counters.both, time.monotonic()
+        for tally in tallies:
+            tally.created += 1
+        self._record("asked", number=number)
+        try:
+            sandbox = await self._session.start(self._spec)
+        except BaseException:
+            self._record("failed", number=number)
+            raise
+        self._record("started", number=number, id=sandbox.id, process=sandbox.process)
+        for tally in tallies:
+            tally.startups.add(time.monotonic() - began)
         self._ready.append((time.monotonic(), sandbox))
 
     def _started(self, start: asyncio.Task[None]) -> None:
@@ -327,7 +221,7 @@ class SandboxPool:
         if start.cancelled() or error:
             self._live -= 1
         if error and self._waiting:
-            self._waiting.popleft().set_exception(error)
+            self._waiting.popleft().given.set_exception(error)
         self._serve()
         # A failure without a claim waits for the next one, rather than being tried for ever.
         if not error or self._waiting:
@@ -339,10 +233,14 @@ class SandboxPool:
             self._end(self._ready.popleft()[1])
 
     def _end(self, sandbox: Sandbox) -> asyncio.Task[None]:
-        stop = asyncio.ensure_future(sandbox.stop())
+        stop = asyncio.ensure_future(self._stop(sandbox))
         self._stops.add(stop)
         stop.add_done_callback(self._ended)
         return stop
+
+    async def _stop(self, sandbox: Sandbox) -> None:
+        await sandbox.stop()
+        self._record("stopped", id=sandbox.id)
 
     def _ended(self, stop: asyncio.Task[None]) -> None:
         self._stops.discard(stop)

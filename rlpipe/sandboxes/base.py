@@ -111,6 +111,8 @@ class Sandbox(ABC):
     id: str
     spec: SandboxSpec
     stats: SandboxStats
+    process: int | None = None
+    """Id of the process of this machine that it lives and dies with, where it has one."""
 
     @abstractmethod
     async def exec(
@@ -198,7 +200,26 @@ class SandboxSession(ABC):
     async def list(
         self, *, tags: Sequence[str] = (), status: Status | None = None
     ) -> list[SandboxInfo]:
-        """The sandboxes that carry all of `tags`."""
+        """The sandboxes that carry all of `tags`.
+
+        Of every run where the provider can tell; of this session where nothing outlives it.
+        """
+
+    async def remove(self, id: str) -> bool:
+        """End a sandbox that this or another run started; whether that is done.
+
+        A provider whose sandboxes can outlive their run has to implement it.
+        """
+        return False
+
+    async def sweep(self, tags: Sequence[str]) -> int:
+        """End the sandboxes that carry all of `tags`, whichever run started them; return how many.
+
+        Raises:
+            SandboxError: the provider is out of reach.
+        """
+        left = [info for info in await self.list(tags=tags) if info.status != "stopped"]
+        return sum([await self.remove(info.id) for info in left])
 
 
 class SandboxProvider(Component):
@@ -208,7 +229,9 @@ class SandboxProvider(Component):
     """Container image; a provider without images records it."""
 
     tags: tuple[str, ...] = ()
-    """Labels of every sandbox of the run."""
+    """Labels of every sandbox of the run, beside its own: `rlpipe`, `run:<folder>`,
+    `project:<RLPIPE_PROJECT or the experiment's name>`, `training-run:<TRAINING_RUN_ID or local>`,
+    `slurm-job:<SLURM_JOB_ID or interactive>`, `model:<policy>` and `env:<RLPIPE_ENV or dev>`."""
 
     env: dict[str, str] = Field({})
     """Environment of the sandbox. The host's own is never passed on."""
@@ -245,6 +268,9 @@ class SandboxProvider(Component):
 
     max_starting: int = Field(4, ge=1)
     """Sandboxes being started at once."""
+
+    max_starts_per_second: float | None = Field(None, gt=0)
+    """Starts that are begun in a second, for a provider that refuses more; null sets no bound."""
 
     def spec(self) -> SandboxSpec:
         return SandboxSpec(

@@ -19,7 +19,7 @@ from typing import Literal
 from rlpipe.errors import Finding, SandboxConfigError, SandboxError, SandboxFileError, SandboxGone
 from rlpipe.sandboxes import _bwrap
 from rlpipe.sandboxes._agent import wire
-from rlpipe.sandboxes._box import Box, Plan, encode, make_folder, pack_variables
+from rlpipe.sandboxes._box import Box, Plan, encode, name_folder, pack_variables
 from rlpipe.sandboxes._bwrap import Interpreter
 from rlpipe.sandboxes._channel import Reply
 from rlpipe.sandboxes._streams import Feed, Gather
@@ -114,6 +114,7 @@ class LocalSandbox(Sandbox):
         self.spec = plan.spec
         self._box = Box(plan, self._on_death)
         await self._box.start()
+        self.process = self._box.pid
         self.status = "running"
         loop = asyncio.get_running_loop()
         self._expiry = loop.call_later(self.spec.lifetime, self._die, "its lifetime is over")
@@ -341,7 +342,7 @@ class LocalSession(SandboxSession):
         if not interpreters:
             raise SandboxConfigError(f"no program at {self._provider.python!r}", provider="local")
         return Plan(
-            spec=replace(spec, workdir=make_folder()),
+            spec=replace(spec, workdir=name_folder()),
             interpreter=interpreters[0],
             layout=None,
             packages=self._packages,

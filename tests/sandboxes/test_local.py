@@ -1,6 +1,7 @@
 """The local provider: the conformance suite in each mode, and what only it promises."""
 
 import asyncio
+import ctypes
 import os
 import socket
 import sys
@@ -140,6 +141,19 @@ async def test_a_start_that_fails_in_the_agent_leaves_nothing(monkeypatch):
         assert [info.status for info in await session.list()] == ["stopped"]
 
 
+@pytest.fixture
+def adoption():
+    """Processes that are orphaned become children of this one."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    yield
+    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@pytest.mark.usefixtures("adoption")
 async def test_a_start_that_is_cancelled_leaves_nothing():
     async with Local().open() as session:
         await session.start(Local().spec())

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 
@@ -328,3 +329,104 @@ async def test_with_real_sandboxes():
             outputs = await asyncio.gather(*map(rollout, range(12)))
             assert outputs == [f"{number}\n" for number in range(12)]
         assert Counter(info.status for info in await session.list()).keys() == {"stopped"}
+
+
+async def test_totals_go_on_where_metrics_are_reset():
+    async with pool_of(FakeSandboxSession(script(exited(), exited(), exited()))) as pool:
+        async with pool.claim() as front:
+            await front.exec("x")
+            pool.metrics()
+            await front.exec("x")
+        async with pool.claim() as front:
+            await front.exec("x")
+        recent, total = pool.metrics(), pool.totals()
+    assert (recent["cwsandbox/executions"], total["cwsandbox/executions"]) == (2, 3)
+    assert (recent["cwsandbox/sandboxes_created"], total["cwsandbox/sandboxes_created"]) == (1, 2)
+    assert total["cwsandbox/max_execs_per_sandbox"] == 2
+    assert total["cwsandbox/avg_execs_per_sandbox"] == 1.5
+
+
+async def test_starts_are_spread_over_time():
+    begun = []
+
+    async def note(spec):
+        begun.append(asyncio.get_running_loop().time())
+
+    session = FakeSandboxSession(on_start=note)
+    pool = SandboxPool(session, SPEC, warm=0, max_live=8, max_starting=8, max_starts_per_second=50)
+    async with pool, pool.claim() as a, pool.claim() as b, pool.claim() as c, pool.claim() as d:
+        await asyncio.gather(*(front.exec("x") for front in (a, b, c, d)))
+    gaps = [later - earlier for earlier, later in pairwise(begun)]
+    assert len(gaps) == 3
+    assert sum(gaps) >= 3 * 0.02 - 0.005
+
+
+async def test_a_pool_that_is_closed_while_it_waits_starts_nothing_more():
+    session = FakeSandboxSession()
+    pool = SandboxPool(
+        session, SPEC, warm=4, max_live=8, max_starting=8, max_starts_per_second=0.01
+    )
+    async with pool:
+        await settle()
+    assert len(session.sandboxes) == 1
+    assert session.running == []
+
+
+async def test_a_claim_ends_with_its_age():
+    spec = SandboxSpec(lifetime=0.01)
+    session = FakeSandboxSession()
+    pool = SandboxPool(session, spec, warm=0, max_live=8, max_starting=8)
+    async with pool, pool.claim() as front:
+        (sandbox,) = [await front._ready()]
+        stopped = asyncio.Event()
+        stop = sandbox.stop
+
+        async def note_stop():
+            await stop()
+            stopped.set()
+
+        sandbox.stop = note_stop
+        async with asyncio.timeout(5):
+            await stopped.wait()
+        with pytest.raises(SandboxGone):
+            await front.exec("x")
+    assert session.running == []
+
+
+async def test_every_sandbox_is_on_record_before_it_is_used():
+    rows = []
+
+    def respond(call):
+        assert ("started", call.sandbox.id) in [(event, row.get("id")) for event, row in rows]
+        return exited()
+
+    failing = iter([SandboxStartError("busy"), None])
+
+    async def fail_once(spec):
+        if error := next(failing):
+            raise error
+
+    session = FakeSandboxSession(respond, on_start=fail_once)
+    pool = SandboxPool(
+        session,
+        SPEC,
+        warm=0,
+        max_live=1,
+        max_starting=1,
+        record=lambda event, **row: rows.append((event, row)),
+    )
+    async with pool:
+        async with pool.claim() as front:
+            with pytest.raises(SandboxStartError):
+                await front.exec("x")
+        async with pool.claim(tags=("task:a",)) as front:
+            await front.exec("x")
+    box = session.sandboxes[0].id
+    assert rows == [
+        ("asked", {"number": 0}),
+        ("failed", {"number": 0}),
+        ("asked", {"number": 1}),
+        ("started", {"number": 1, "id": box, "process": None}),
+        ("claimed", {"id": box, "tags": ("task:a",)}),
+        ("stopped", {"id": box}),
+    ]

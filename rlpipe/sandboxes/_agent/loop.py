@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 PATIENCE = 5  # times its limit that a program may take while it waits for a busy processor
 FLOOD_FACTOR, FLOOD_BYTES = 8, 1 << 20
 SCAN_SECONDS, SCAN_SHARE = 0.05, 20
+END_SECONDS = 4.0  # less than the host waits before it kills the agent
 DEADLINE_SECONDS = 0.01  # between two looks at a program whose time is up
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 NEVER = float("inf")
@@ -102,8 +103,9 @@ def refusal(operation: int, error: Exception) -> tuple[int, str]:
 class Agent:
     """The loop that starts programs, gathers their output and enforces their limits."""
 
-    def __init__(self, control: _socket.socket, settings: Settings) -> None:
+    def __init__(self, control: _socket.socket, host: int, settings: Settings) -> None:
         self.control = control
+        self.host = host
         self.settings = settings
         self.launcher = Launcher(settings)
         self.incoming = bytearray()
@@ -119,6 +121,8 @@ class Agent:
         self.poll = select.poll()
         self.poll.register(self.wakeup, select.POLLIN)
         self.poll.register(control, select.POLLIN)
+        # The control socket may stay open in a fork of the host that outlives it.
+        self.poll.register(host, select.POLLIN)
 
     def run(self) -> NoReturn:
         while True:
@@ -130,6 +134,8 @@ class Agent:
                     os.read(fd, CHUNK)
                 elif fd == self.control.fileno():
                     self.exchange()
+                elif fd == self.host:
+                    self.end()
             self.reap()
             self.enforce()
             if self.launcher.wants_spare and not events:
@@ -186,9 +192,25 @@ class Agent:
                 self.poll.modify(self.control, select.POLLIN)
 
     def end(self) -> NoReturn:
-        """Take everything along, which the kernel does in a pid namespace."""
-        kill(self.inside)
+        """Take everything along, which the kernel does in namespaces of the agent's own."""
+        if not self.settings.alone:
+            self.end_children()
+            import shutil
+
+            os.chdir("/")
+            shutil.rmtree(self.settings.home, ignore_errors=True)
         os._exit(0)
+
+    def end_children(self) -> None:
+        """Kill until there is no child: orphans become the agent's own, so none is overlooked."""
+        deadline = time.monotonic() + END_SECONDS
+        while time.monotonic() < deadline:
+            kill(lambda found: descendants(found, {os.getpid()}) - {os.getpid()})
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return
 
     def serve(self, job: Job, operation: int, data: bytes, seconds: float, file: int) -> None:
         if operation == CANCEL:
@@ -321,14 +343,15 @@ def receive_settings(control: _socket.socket) -> Settings:
     return Settings(data[REQUEST.size :])
 
 
-def main(fd: int) -> None:
-    """Be the agent of the host at the other end of the socket `fd`."""
-    control = _socket.socket(fileno=fd)
-    os.set_inheritable(control.fileno(), False)
+def main(control_end: int, host: int) -> None:
+    """Be the agent of the process `host` at the other end of a socket; both are descriptors."""
+    control = _socket.socket(fileno=control_end)
+    os.set_inheritable(control_end, False)
+    os.set_inheritable(host, False)
     settings = receive_settings(control)
     settings.apply()
     os.chdir(settings.home)
-    agent = Agent(control, settings)
+    agent = Agent(control, host, settings)
     gc.collect()
     gc.freeze()  # what is never collected is never written to, and stays shared by the forks
     agent.send(message(0, 0, ""))

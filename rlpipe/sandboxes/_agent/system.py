@@ -44,6 +44,7 @@ class Settings:
             prctl(PR_SET_DUMPABLE, 0)
         if not self.alone:
             prctl(PR_SET_CHILD_SUBREAPER, 1)
+            os.mkdir(self.home, 0o700)
         os.umask(0o022)
         os.environb.clear()
         os.environb.update(variables(self.environment))
@@ -133,6 +134,7 @@ def descendants(found: dict[int, Process], roots: set[int]) -> set[int]:
 
 def kill(victims: Callable[[dict[int, Process]], set[int]]) -> None:
     """Kill until there are no victims among the processes that live."""
+    empty = 0
     for _ in range(KILL_ROUNDS):  # what was forked meanwhile is found the next time
         pids = victims(processes())
         for pid in pids:
@@ -140,7 +142,9 @@ def kill(victims: Callable[[dict[int, Process]], set[int]]) -> None:
                 os.kill(pid, SIGKILL)
             except OSError:
                 continue
-        if not pids:
+        # Once is not enough: a child whose parent ended during the look at /proc is nobody's.
+        empty = 0 if pids else empty + 1
+        if empty == 2:
             return
 
 
