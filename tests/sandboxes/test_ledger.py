@@ -137,11 +137,11 @@ async def test_a_local_sandbox_is_ended_from_outside_with_all_that_it_started(is
         process = _processes.identity(box.process)
         await box.exec("setsid -f sleep 1001 >/dev/null 2>&1; sleep 1002 >/dev/null 2>&1 &")
         running = asyncio.ensure_future(box.exec("sleep 1003"))
-        await box.exec("true")
         pid, started = process
         assert not _processes.end((pid, f"{started}0"))
-        below = descendants(pid)
-        assert len(below) >= 3
+        async with asyncio.timeout(10):
+            while len(below := descendants(pid)) < 3:
+                await box.exec("true")
         assert _processes.end(process)
         with pytest.raises(Exception, match="died"):
             await running
