@@ -14,6 +14,9 @@ from rlpipe.types import Message, Trajectory, Turn
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
 
+_MARK = "=assistant="
+"""A message that no template rewrites."""
+
 IGNORED = -100
 """Label of a token that carries no loss."""
 
@@ -30,29 +33,32 @@ def prompt_ids(
         ValueError: the chat template cannot render it, or rewrites what came before.
     """
     last = turns[-1] if turns else Turn()
-    if last.prompt_ids is not None and last.completion_ids is not None:
+    if last.prompt_ids is not None and last.completion_ids:
         given = list(messages[last.message_index + 1 :])
-        return [*last.prompt_ids, *last.completion_ids, *_delta_ids(tokenizer, given, tools)]
+        end = tokenizer.decode([last.completion_ids[-1]], skip_special_tokens=False)
+        added = _added_text(tokenizer, given, tools, end)
+        return [*last.prompt_ids, *last.completion_ids, *_encode(tokenizer, added)]
     return _encode(tokenizer, _render(tokenizer, messages, tools, generate=True))
 
 
-def _delta_ids(tokenizer: Any, given: list[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
-    """Token ids of messages that follow an assistant's, up to where the next answer begins.
+def _added_text(
+    tokenizer: Any, given: list[Message], tools: Sequence[dict[str, Any]], end: str
+) -> str:
+    """What the template writes after an assistant's message, up to where the next answer begins.
 
-    The template is asked about a stand-in conversation: what it adds after an assistant's message
-    does not depend on what that message said.
+    It is asked about a stand-in for that message, and read from where the stand-in ends: what
+    follows does not depend on what the message said, however the template treats earlier turns.
     """
-    before: list[Message] = [
+    stand_in: list[Message] = [
         {"role": "user", "content": "."},
-        {"role": "assistant", "content": "."},
+        {"role": "assistant", "content": _MARK},
     ]
-    start = _render(tokenizer, before, tools, generate=False)
-    whole = _render(tokenizer, [*before, *given], tools, generate=True)
-    if not whole.startswith(start):
-        raise ValueError("the chat template rewrites earlier turns when messages are added")
-    end = start.rfind(tokenizer.eos_token)
-    between = start[end + len(tokenizer.eos_token) :] if end >= 0 else ""
-    return _encode(tokenizer, between + whole[len(start) :])
+    whole = _render(tokenizer, [*stand_in, *given], tools, generate=True)
+    _, found, after = whole.partition(_MARK)
+    _, ended, added = after.partition(end)
+    if not (found and ended):
+        raise ValueError(f"the chat template does not end an assistant's message with {end!r}")
+    return added
 
 
 def parse_message(text: str) -> Message:

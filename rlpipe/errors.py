@@ -7,6 +7,7 @@
     └── InfrastructureError         what the machinery did; never a score (retryable, retry_after)
         ├── ProviderError           a model service failed
         │   └── ContextOverflow     the conversation no longer fits the model; ends the rollout
+        │       └── TrajectoryTooLong   nor what the rollout is allowed
         ├── ToolError               a tool's own code broke
         ├── GraderError             a reward could not be taken
         └── SandboxError            a sandbox provider failed
@@ -106,6 +107,10 @@ class ProviderError(InfrastructureError):
 
 class ContextOverflow(ProviderError):
     """The conversation no longer fits the model's context."""
+
+
+class TrajectoryTooLong(ContextOverflow):
+    """The conversation has as many tokens as the rollout is allowed."""
 
 
 class ToolError(InfrastructureError):

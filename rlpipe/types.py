@@ -111,7 +111,8 @@ class Turn(Data):
     """Log-probability of each completion token under the policy that sampled it."""
 
     finish_reason: str = "stop"
-    """`stop`, `tool_calls`, `length`, or what else the provider says."""
+    """`stop`, `tool_calls`, `length`, or what else the provider says. An actor that counts its
+    prompt's tokens tells `trajectory_length` and `context_length` apart from `length`."""
 
     usage: Usage = Usage()
     duration: float = 0.0

@@ -145,3 +145,27 @@ def test_supervised_rows_carry_loss_on_the_assistant_alone(tokenizer):
     )
     assert "prints 4." in given
     assert "<tool_response>\n4" in given
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_instruct_2507", "qwen2_5", "qwen3_6"])
+def test_tool_answers_extend_history_under_templates_that_rewrite_it(tokenizer, name):
+    from importlib.resources import files
+
+    template = (files("trl") / "chat_templates" / f"{name}.jinja").read_text()
+    first = chat.prompt_ids(tokenizer, [ASK], TOOLS, [])
+    answer = {"role": "tool", "tool_call_id": "call_0", "content": "4"}
+    turn = Turn(
+        message_index=1, prompt_ids=tuple(first), completion_ids=(7, tokenizer.eos_token_id)
+    )
+    before = tokenizer.chat_template
+    tokenizer.chat_template = template
+    try:
+        ids = chat.prompt_ids(tokenizer, [ASK, called("2+2"), answer], TOOLS, [turn])
+    finally:
+        tokenizer.chat_template = before
+    history = [*first, 7, tokenizer.eos_token_id]
+    assert ids[: len(history)] == history
+    given = tokenizer.decode(ids[len(history) :])
+    assert "<tool_response>\n4\n</tool_response>" in given
+    assert "<|im_start|>assistant\n" in given
+    assert "=assistant=" not in given

@@ -21,7 +21,21 @@ def test_the_quickstart_fits():
         (["reward.answer=submitted"], "reward.answer", "no tool submits"),
         (["rollout.temperature=0"], "rollout.temperature", "alike"),
         (["train.loss_fn=cispo"], "train.loss_fn", "has only: bnpo, dapo, dr_grpo, grpo"),
-        (["backend.micro_batch_size=7"], "backend.micro_batch_size", "divide the 64 rollouts"),
+        (
+            ["backend.micro_batch_size=32", "train.group_size=9"],
+            "backend.micro_batch_size",
+            "divide the 72 rollouts",
+        ),
+        (
+            ["backend.micro_batch_size=16", "train.warmup_batch_size=20"],
+            "backend.micro_batch_size",
+            "divide the 20 demonstrations of a warm-up step",
+        ),
+        (
+            ["policy=trainable", "policy.model=a/b", "policy.dtype=bfloat16"],
+            "policy.dtype",
+            "lost",
+        ),
         (["mode=eval", "evaluate.greedy=false"], "evaluate", "nothing to evaluate"),
     ],
 )
@@ -63,3 +77,8 @@ def test_fine_tuning_needs_a_teacher():
     assert [str(found) for found in check(experiment)] == [
         "teacher: train=sft needs a teacher; choose one with teacher=..."
     ]
+
+
+def test_several_processes_are_refused_until_they_share_the_work(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "one process" in problems()["backend.kind"]

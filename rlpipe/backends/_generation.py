@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from rlpipe import chat
 from rlpipe.backends._batching import Batcher, Prompt, Sample
-from rlpipe.errors import ContextOverflow, ProviderError
-from rlpipe.policies.base import Actor, Request
+from rlpipe.errors import ContextOverflow, ProviderError, TrajectoryTooLong
+from rlpipe.policies.base import Actor, Request, Sampling
 from rlpipe.types import Message, Turn, Usage
 
 
@@ -33,28 +33,32 @@ class GeneratingActor(Actor):
             ids = chat.prompt_ids(self._tokenizer, request.messages, request.tools, request.turns)
         except ValueError as error:
             raise ProviderError(str(error)) from error
-        room = self._context - len(ids)
-        if room < 1:
-            raise ContextOverflow(f"{len(ids)} tokens, but the model takes {self._context}")
         sampling = request.sampling
+        most, cut = self._room(len(ids), sampling)
         sample = await self._batcher.ask(
-            Prompt(
-                tuple(ids),
-                request.seed,
-                sampling.temperature,
-                sampling.top_p,
-                min(sampling.max_tokens, room),
-            )
+            Prompt(tuple(ids), request.seed, sampling.temperature, sampling.top_p, most)
         )
         return self._message(sample), Turn(
             prompt_ids=tuple(ids),
             completion_ids=sample.ids,
             logprobs=sample.logprobs,
-            finish_reason="stop" if sample.finished else "length",
+            finish_reason="stop" if sample.finished else cut,
             usage=Usage(prompt_tokens=len(ids), completion_tokens=len(sample.ids)),
             duration=time.monotonic() - began,
             policy_version=self.version,
         )
+
+    def _room(self, used: int, sampling: Sampling) -> tuple[int, str]:
+        """New tokens that fit, and what an answer was cut by that takes them all."""
+        total = sampling.max_total_tokens
+        if total is not None and used >= total:
+            raise TrajectoryTooLong(f"{used} tokens, but the rollout is allowed {total}")
+        if used >= self._context:
+            raise ContextOverflow(f"{used} tokens, but the model takes {self._context}")
+        bounds = [(sampling.max_tokens, "length"), (self._context - used, "context_length")]
+        if total is not None:
+            bounds.append((total - used, "trajectory_length"))
+        return min(bounds, key=lambda bound: bound[0])
 
     def _message(self, sample: Sample) -> Message:
         said = sample.ids[:-1] if sample.finished else sample.ids
@@ -75,39 +79,50 @@ def generate(
     Each row draws from its own seed, so that it does not depend on what shares its batch.
     """
     import torch
-    from transformers import LogitsProcessorList
+    from transformers import GenerationConfig, LogitsProcessorList
 
     device = next(model.parameters()).device
     width = max(len(prompt.ids) for prompt in prompts)
     padded = [[pad_id] * (width - len(p.ids)) + list(p.ids) for p in prompts]
     mask = [[0] * (width - len(p.ids)) + [1] * len(p.ids) for p in prompts]
     sampler = _seeded_sampler(prompts, device)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            output = model.generate(
-                input_ids=torch.tensor(padded, device=device),
-                attention_mask=torch.tensor(mask, device=device),
-                do_sample=False,
-                num_beams=1,
-                temperature=None,
-                top_p=None,
-                top_k=None,
-                max_new_tokens=max(prompt.max_tokens for prompt in prompts),
-                eos_token_id=sorted(ends),
-                pad_token_id=pad_id,
-                use_cache=True,
-                logits_processor=LogitsProcessorList([sampler]),
-            )
-    finally:
-        model.train(training)
+    config = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=max(prompt.max_tokens for prompt in prompts),
+        eos_token_id=sorted(ends),
+        pad_token_id=pad_id,
+        use_cache=True,
+    )
+    with _plain(model, config) as plain, torch.no_grad():
+        output = plain.generate(
+            input_ids=torch.tensor(padded, device=device),
+            attention_mask=torch.tensor(mask, device=device),
+            generation_config=config,
+            logits_processor=LogitsProcessorList([sampler]),
+        )
     rows = output[:, width:].tolist()
     logprobs = torch.stack(sampler.logprobs, dim=1).tolist()
     return [
         _cut(row, values, ends, prompt.max_tokens)
         for row, values, prompt in zip(rows, logprobs, prompts, strict=True)
     ]
+
+
+@contextmanager
+def _plain(model: Any, config: Any) -> Iterator[Any]:
+    """The model in evaluation mode, without the penalties that its author set for generation.
+
+    They would be filled in where `config` has none, and what is sampled would not be the policy.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    training, authors = model.training, inner.generation_config
+    inner.generation_config = config
+    model.eval()
+    try:
+        yield inner
+    finally:
+        model.train(training)
+        inner.generation_config = authors
 
 
 def _cut(row: list[int], logprobs: list[float], ends: frozenset[int], most: int) -> Sample:

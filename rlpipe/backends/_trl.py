@@ -1,6 +1,7 @@
 """The parts of the TRL backend that touch torch and TRL. Only imported when a run trains."""
 
 import asyncio
+import copy
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -59,7 +60,16 @@ async def grpo(
             _Steps(loop, job, actor, lambda step: save(model, tokenizer, job.checkpoint(step)))
         ],
     )
+    if train.beta:
+        # TRL would load the reference anew by name, as it was before any warm-up.
+        trainer.beta, trainer.ref_model = train.beta, _frozen_copy(trainer, model)
     await asyncio.to_thread(_train, trainer)
+
+
+def _frozen_copy(trainer: Any, model: Any) -> Any:
+    """The policy as GRPO starts from it."""
+    reference = copy.deepcopy(model).eval().requires_grad_(False)
+    return trainer.accelerator.prepare_model(reference, evaluation_mode=True)
 
 
 async def sft(backend: "Trl", job: Job, model: Any, tokenizer: Any, actor: Actor) -> None:
@@ -123,11 +133,14 @@ def with_lora(model: Any, rank: int, alpha: int) -> Any:
 
 
 def save(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write weights and tokenizer as transformers loads them."""
+    """Write weights and tokenizer as transformers loads them; adapters merged, and alone too."""
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # one bar for every checkpoint would cover our own lines
     folder.mkdir(parents=True, exist_ok=True)
+    if hasattr(model, "merge_and_unload"):
+        model.save_pretrained(folder / "adapter")
+        model = copy.deepcopy(model).merge_and_unload()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -164,7 +177,6 @@ def _grpo_args(backend: "Trl", job: Job, train: Grpo) -> Any:
         temperature=job.temperature,
         learning_rate=train.learning_rate,
         lr_scheduler_type=backend.lr_scheduler,
-        beta=train.beta,
         epsilon=train.epsilon,
         loss_type=train.loss_fn,
         scale_rewards="none",
@@ -223,13 +235,16 @@ class _Steps(TrainerCallback):  # type: ignore[misc]
             return  # the summary of the whole training
         step, train = state.global_step, self._job.train
         self._actor.version = step
-        self._loop.call_soon_threadsafe(self._job.finish_step, step, _figures(logs))
+        _on_loop(self._loop, self._finish(step, _figures(logs)))
         if step == train.steps:
             return  # evaluated and saved by whoever started the trainer
         if train.eval_every and step % train.eval_every == 0:
             _on_loop(self._loop, self._job.evaluate(self._actor, step))
         if train.save_every and step % train.save_every == 0:
             self._save(step)
+
+    async def _finish(self, step: int, figures: Mapping[str, float]) -> None:
+        self._job.finish_step(step, figures)
 
 
 _SHOWN = {

@@ -7,7 +7,8 @@ already, and trains on exactly the numbers of `rlpipe.advantages`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Literal
 
@@ -18,13 +19,14 @@ from rlpipe.errors import Finding
 from rlpipe.policies.base import Actor, Policy
 from rlpipe.train.base import Train
 from rlpipe.train.grpo import Grpo
+from rlpipe.train.sft import Sft
 
 SMALL = 10_000_000
 """Parameters below which one CPU thread is faster than several."""
 
 
 class Trl(Backend):
-    """Train in this process with TRL: on a CPU, one GPU, or several through accelerate."""
+    """Train in this process with TRL, on a CPU or one GPU."""
 
     extra: ClassVar[str | None] = "trl"
     needs: ClassVar[tuple[str, ...]] = ("torch", "transformers", "trl", "peft", "datasets")
@@ -80,11 +82,28 @@ class Trl(Backend):
         if isinstance(train, Grpo) and train.loss_fn not in self.losses:
             has = ", ".join(sorted(self.losses))
             findings.append(Finding("train.loss_fn", f"backend 'trl' has only: {has}"))
-        micro, rollouts = self.micro_batch_size, train.rollouts_per_step
-        if train.samples_policy and micro and rollouts % micro:
-            problem = f"must divide the {rollouts} rollouts of a step"
-            findings.append(Finding("backend.micro_batch_size", problem))
-        return findings
+        if not train.lora_rank and getattr(policy, "dtype", None) == "bfloat16":
+            problem = "small updates of bfloat16 weights are lost; leave auto, or set lora_rank"
+            findings.append(Finding("policy.dtype", problem))
+        return findings + list(self._uneven(train))
+
+    def check(self) -> list[Finding]:
+        several = int(os.environ.get("WORLD_SIZE") or 1) > 1
+        alone = Finding("kind", "'trl' trains in one process; start rlpipe without a launcher")
+        return super().check() + ([alone] if several else [])
+
+    def _uneven(self, train: Train) -> Iterator[Finding]:
+        """Batches that `micro_batch_size` does not divide: some rows would be left out."""
+        batches = {"rollouts of a step": train.rollouts_per_step}
+        if isinstance(train, Grpo) and train.warmup_steps:
+            batches["demonstrations of a warm-up step"] = train.warmup_batch_size
+        if isinstance(train, Sft):
+            batches = {"rows of a step": train.batch_size}
+        for what, size in batches.items():
+            micro = min(self.micro_batch_size or size, size)
+            if size % micro:
+                problem = f"must divide the {size} {what}"
+                yield Finding("backend.micro_batch_size", problem)
 
     @asynccontextmanager
     async def serve(self, policy: Policy, seed: int) -> AsyncIterator[Actor]:
@@ -98,6 +117,8 @@ class Trl(Backend):
         model, tokenizer = await asyncio.to_thread(self._load, job.policy, job.seed)
         if job.train.lora_rank:
             model = _trl.with_lora(model, job.train.lora_rank, self.lora_alpha)
+        else:
+            model.float()  # updates are smaller than what two bytes can tell apart
         actor = self._actor(model, tokenizer, job.policy)
         if isinstance(job.train, Grpo):
             if job.train.warmup_steps:

@@ -21,6 +21,9 @@ class Sampling:
     max_tokens: int = 1024
     """New tokens of one answer."""
 
+    max_total_tokens: int | None = None
+    """Tokens of prompt and answer together, for an actor that can count its prompt's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -53,6 +56,7 @@ class Actor(ABC):
         Raises:
             ProviderError: the model service failed.
             ContextOverflow: the conversation no longer fits the model.
+            TrajectoryTooLong: it has reached `max_total_tokens`.
         """
 
     def attend(self) -> AbstractContextManager[None]:

@@ -6,12 +6,25 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from rlpipe.errors import ContextOverflow, InfrastructureError, SandboxFileError, ToolError
+from rlpipe.errors import (
+    ContextOverflow,
+    InfrastructureError,
+    SandboxFileError,
+    ToolError,
+    TrajectoryTooLong,
+)
 from rlpipe.policies.base import Actor, Request, Sampling
-from rlpipe.rollouts.base import Record, Rollout
+from rlpipe.rollouts.base import Record, Rollout, clean
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.tools.base import Observation, Tool
 from rlpipe.types import StopReason, Task, ToolCall
+
+CUT = {
+    "length": StopReason.MAX_TOKENS,
+    "trajectory_length": StopReason.MAX_TRAJECTORY_TOKENS,
+    "context_length": StopReason.CONTEXT_OVERFLOW,
+}
+"""Why a rollout ends whose answer was cut, by what the turn says of it."""
 
 
 class Agent(Rollout):
@@ -28,7 +41,8 @@ class Agent(Rollout):
     """New tokens of one answer; an answer that is cut ends the rollout."""
 
     max_trajectory_tokens: int | None = Field(None, ge=1)
-    """Tokens of the whole conversation."""
+    """Tokens of the whole conversation. Exact where the policy counts its prompt's tokens; a
+    remote one is bounded by what it reported after the last turn."""
 
     top_p: float = Field(1.0, gt=0, le=1)
 
@@ -50,16 +64,17 @@ class Agent(Rollout):
                 room = self._room(record)
                 if room <= 0:
                     return StopReason.MAX_TRAJECTORY_TOKENS
-                sampling = Sampling(warmth, self.top_p, min(self.max_tokens, room))
+                most, total = min(self.max_tokens, room), self.max_trajectory_tokens
+                sampling = Sampling(warmth, self.top_p, most, total)
                 try:
                     finish = await _ask(task, actor, record, sampling, seed + turn)
+                except TrajectoryTooLong:
+                    return StopReason.MAX_TRAJECTORY_TOKENS
                 except ContextOverflow:
                     return StopReason.CONTEXT_OVERFLOW
-                if finish == "length":
-                    cut_by_room = room < self.max_tokens
-                    return (
-                        StopReason.MAX_TRAJECTORY_TOKENS if cut_by_room else StopReason.MAX_TOKENS
-                    )
+                if finish in CUT:
+                    cut_by_room = finish == "length" and room < self.max_tokens
+                    return StopReason.MAX_TRAJECTORY_TOKENS if cut_by_room else CUT[finish]
                 calls = _calls(record.messages[-1])
                 if not calls:
                     return StopReason.FINAL_ANSWER
@@ -137,7 +152,7 @@ async def _run(
         known = ", ".join(tools) or "none"
         return Observation(f"Error: there is no tool {call.name!r}; the tools are: {known}")
     try:
-        arguments = tool.Arguments.model_validate(json.loads(call.arguments))
+        arguments = tool.Arguments.model_validate(clean(json.loads(call.arguments)))
     except (ValueError, RecursionError) as error:
         record.malformed += 1
         return Observation(f"Error: bad arguments for {call.name}: {_explain(error)}")

@@ -16,6 +16,18 @@ from rlpipe.tools.base import Tool
 from rlpipe.types import Message, StopReason, Task, Turn
 
 
+def clean(value: Any) -> Any:
+    """Replace half characters (lone surrogates), which no file, server or sandbox takes.
+
+    A model writes them as JSON escapes, or is cut in the middle of a character.
+    """
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {clean(key): clean(item) for key, item in value.items()}
+    return [clean(item) for item in value] if isinstance(value, list) else value
+
+
 class Record:
     """What a rollout has done so far. It grows in place: nothing is lost when it is cut off."""
 
@@ -31,7 +43,7 @@ class Record:
 
     def add_turn(self, message: Message, turn: Turn) -> None:
         self.turns.append(turn.model_copy(update={"message_index": len(self.messages)}))
-        self.messages.append(message)
+        self.messages.append(clean(message))
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:

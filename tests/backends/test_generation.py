@@ -7,7 +7,7 @@ import torch
 from rlpipe import chat
 from rlpipe.backends._batching import Prompt
 from rlpipe.backends._generation import GeneratingActor, generate
-from rlpipe.errors import ContextOverflow
+from rlpipe.errors import ContextOverflow, TrajectoryTooLong
 from rlpipe.policies.base import Request, Sampling
 from rlpipe.policies.tiny import Tiny
 from rlpipe.types import Task
@@ -93,6 +93,20 @@ def test_each_row_is_cut_at_its_own_limit(tiny):
     assert short.ids == long.ids[:2]
 
 
+def test_the_authors_penalties_do_not_change_the_policy(tiny):
+    model, tokenizer = tiny
+    asked = prompt(tokenizer, "print(print(print(", max_tokens=12)
+    (plain,) = sample(tiny, asked)
+    model.generation_config.repetition_penalty = 5.0
+    model.generation_config.no_repeat_ngram_size = 1
+    try:
+        assert sample(tiny, asked) == [plain]
+        assert model.generation_config.repetition_penalty == 5.0
+    finally:
+        model.generation_config.repetition_penalty = None
+        model.generation_config.no_repeat_ngram_size = None
+
+
 def test_the_model_is_left_in_the_mode_it_was_in(tiny):
     model, tokenizer = tiny
     for training in (True, False):
@@ -114,6 +128,21 @@ async def test_the_actor_answers_with_a_message_and_its_tokens(tiny):
     assert len(turn.completion_ids) == len(turn.logprobs) == turn.usage.completion_tokens
     assert turn.policy_version == 3
     assert turn.finish_reason == ("length" if len(turn.completion_ids) == 5 else "stop")
+
+
+async def test_prompt_and_answer_together_are_bounded(tiny):
+    model, tokenizer = tiny
+    actor = GeneratingActor(model, tokenizer, "tiny", wait=1.0, most=8)
+    used = len(chat.prompt_ids(tokenizer, TASK.messages, (), []))
+
+    async def ask(total):
+        sampling = Sampling(max_tokens=50, max_total_tokens=total)
+        return await actor.act(Request(TASK, TASK.messages, (), sampling, seed=1))
+
+    _, turn = await ask(used + 3)
+    assert (len(turn.completion_ids), turn.finish_reason) == (3, "trajectory_length")
+    with pytest.raises(TrajectoryTooLong):
+        await ask(used)
 
 
 async def test_a_prompt_that_does_not_fit_is_a_context_overflow(tiny):

@@ -164,9 +164,26 @@ def test_tool_output_is_masked_and_tool_runs_train(tmp_path):
 
 def test_lora_trains_adapters_alone(tmp_path):
     result = run(tmp_path / "run", "train.lora_rank=4", "train.warmup_steps=0")
-    names = {file.name for file in (result.folder / "checkpoints/step_2").iterdir()}
-    assert "adapter_model.safetensors" in names
-    assert "model.safetensors" not in names
+    checkpoint = result.folder / "checkpoints/step_2"
+    assert (checkpoint / "adapter" / "adapter_model.safetensors").exists()
+    merged = weights(checkpoint)
+    assert not any("lora" in name for name in merged)
+    untrained, _ = Tiny(hidden_size=32, layers=2, heads=2, intermediate_size=64).load(0)
+    assert merged.keys() == untrained.state_dict().keys()
+
+
+def test_a_kl_term_holds_towards_the_policy_after_the_warm_up(tmp_path):
+    result = run(tmp_path / "run", "train.beta=0.5", "train.learning_rate=1e-2", "reward=exit_code")
+    assert result.metrics[1]["train/kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_an_error_while_a_step_is_recorded_ends_the_run(tmp_path, monkeypatch):
+    def full(self, step, metrics):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("rlpipe.store.RunFolder.add_metrics", full)
+    with pytest.raises(OSError, match="disk full"):
+        run(tmp_path / "run", "train.warmup_steps=0", "dataset.held_out=0")
 
 
 def test_a_teacher_that_never_passes_ends_the_run_in_one_sentence(tmp_path):

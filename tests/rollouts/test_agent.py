@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from rlpipe.errors import ContextOverflow, ToolError
+from rlpipe.errors import ContextOverflow, ToolError, TrajectoryTooLong
 from rlpipe.policies.base import Actor
 from rlpipe.policies.scripted import Scripted
 from rlpipe.rollouts.agent import Agent
@@ -193,6 +193,43 @@ async def test_the_conversation_is_bounded_in_tokens(sandbox):
     stop = await agent.roll_out(TASK, actor, TOOLS, sandbox, Record(TASK))
     assert stop == StopReason.MAX_TRAJECTORY_TOKENS
     assert [request.sampling.max_tokens for request in actor.asked] == [100, 70]
+
+
+async def test_the_bound_holds_for_what_tools_said_too(sandbox):
+    actor = Fixed(used(50), TrajectoryTooLong("900 tokens"))
+    stop = await Agent(max_trajectory_tokens=800).roll_out(
+        TASK, actor, TOOLS, sandbox, Record(TASK)
+    )
+    assert stop == StopReason.MAX_TRAJECTORY_TOKENS
+    assert {request.sampling.max_total_tokens for request in actor.asked} == {800}
+
+
+@pytest.mark.parametrize(
+    ("finish", "stop"),
+    [
+        ("length", StopReason.MAX_TOKENS),
+        ("trajectory_length", StopReason.MAX_TRAJECTORY_TOKENS),
+        ("context_length", StopReason.CONTEXT_OVERFLOW),
+    ],
+)
+async def test_a_cut_answer_ends_the_rollout_for_what_cut_it(sandbox, finish, stop):
+    actor = Fixed(used(50, finish))
+    assert await Agent().roll_out(TASK, actor, TOOLS, sandbox, Record(TASK)) == stop
+
+
+async def test_half_characters_of_a_model_reach_nothing_else(sandbox):
+    half = "\ud83d"
+    record, stop = await play(
+        sandbox,
+        [
+            {"content": f"a{half}", "tool_calls": [{"name": half, "arguments": "{}"}]},
+            {"tool_calls": [{"name": "read_file", "arguments": '{"path": "\\ud83d"}'}]},
+            {"tool_calls": [{"name": "submit_solution", "arguments": '{"code": "\\ud83d"}'}]},
+        ],
+    )
+    assert stop == StopReason.SUBMITTED
+    assert record.submission == "\ufffd"
+    json.dumps(record.messages, ensure_ascii=False).encode()
 
 
 async def test_an_overflow_of_the_context_is_an_end_and_no_error(sandbox):
