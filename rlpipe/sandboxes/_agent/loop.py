@@ -102,8 +102,9 @@ def refusal(operation: int, error: Exception) -> tuple[int, str]:
 class Agent:
     """The loop that starts programs, gathers their output and enforces their limits."""
 
-    def __init__(self, control: _socket.socket, settings: Settings) -> None:
+    def __init__(self, control: _socket.socket, settings: Settings, companion: int) -> None:
         self.control = control
+        self.companion = companion
         self.settings = settings
         self.launcher = Launcher(settings)
         self.incoming = bytearray()
@@ -277,7 +278,8 @@ class Agent:
     def inside(self, found: dict[int, Process]) -> set[int]:
         """The processes that came from programs."""
         agent, spare = os.getpid(), self.launcher.spare
-        return descendants(found, {agent}) - {agent, spare.pid if spare else agent}
+        own = {agent, self.companion, spare.pid if spare else agent}
+        return descendants(found, {agent}) - own
 
     def enforce(self) -> None:
         now = time.monotonic()
@@ -321,14 +323,17 @@ def receive_settings(control: _socket.socket) -> Settings:
     return Settings(data[REQUEST.size :])
 
 
-def main(fd: int) -> None:
-    """Be the agent of the host at the other end of the socket `fd`."""
+def main(fd: int, companion: int = 0) -> NoReturn:
+    """Be the agent of the host at the other end of the socket `fd`.
+
+    `companion` is a process that the agent brought along and that is not a program's.
+    """
     control = _socket.socket(fileno=fd)
     os.set_inheritable(control.fileno(), False)
     settings = receive_settings(control)
     settings.apply()
     os.chdir(settings.home)
-    agent = Agent(control, settings)
+    agent = Agent(control, settings, companion)
     gc.collect()
     gc.freeze()  # what is never collected is never written to, and stays shared by the forks
     agent.send(message(0, 0, ""))
