@@ -141,8 +141,8 @@ class AgentSandbox(LivingSandbox):
                 feed.close()
         _check_file(path, reply)
 
-    async def close(self, reason: str) -> None:
-        self._box.channel.fail(reason)
+    async def close(self) -> None:
+        self._box.channel.fail(self.reason)
         await self._box.end()
 
 

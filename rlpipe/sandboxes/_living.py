@@ -33,6 +33,9 @@ class LivingSandbox(Sandbox):
         self.spec = spec
         self.stats = SandboxStats()
         self.status: Status = "pending"
+        self.reason = ""
+        """Why it ended."""
+
         self.slots = asyncio.Semaphore(EXECUTIONS_AT_ONCE)
         self._born = time.monotonic()
         self._ending: asyncio.Task[None] | None = None
@@ -73,18 +76,18 @@ class LivingSandbox(Sandbox):
 
     def die(self, reason: str) -> None:
         if self._ending is None:
-            self.status = "stopped"
-            self._ending = asyncio.ensure_future(self._end(reason))
+            self.status, self.reason = "stopped", reason
+            self._ending = asyncio.ensure_future(self._end())
 
-    async def _end(self, reason: str) -> None:
+    async def _end(self) -> None:
         if self._expiry:
             self._expiry.cancel()
-        await self.close(reason)
+        await self.close()
         self._on_end(self)
 
     @abstractmethod
-    async def close(self, reason: str) -> None:
-        """End what it consists of; every use, now and later, is answered with the reason."""
+    async def close(self) -> None:
+        """End what it consists of; every use, now and later, is answered with `reason`."""
 
 
 def arguments_of(command: Sequence[str] | str) -> Sequence[str]:

@@ -117,7 +117,7 @@ class Relay:
         self.post(BYTES if data else END, self.inlets[fd], data)
         if not data:
             del self.inlets[fd]
-            os.close(fd)
+            self.release(fd)
 
     def listen(self) -> None:
         try:
@@ -194,8 +194,8 @@ class Relay:
                 outlet.left.clear()
                 outlet.ended = True
             if outlet.ended and not outlet.left:
-                os.close(outlet.fd)
                 del self.outlets[number]
+                self.release(outlet.fd)
         if self.may_talk():
             self.speak()
         self.sink.flush()
@@ -210,13 +210,9 @@ class Relay:
         while self.passed:
             os.close(self.passed.pop())
 
-    def close(self) -> None:
-        """Close every pipe; source, sink and control are for whoever opened them."""
-        for fd in (*self.inlets, *self.passed, *(outlet.fd for outlet in self.outlets.values())):
-            os.close(fd)
-        self.inlets.clear()
-        self.passed.clear()
-        self.outlets.clear()
+    def release(self, fd: int) -> None:
+        """Close a pipe that may be waited for."""
+        os.close(fd)
 
 
 def main(user: int, lifetime: float) -> NoReturn:
