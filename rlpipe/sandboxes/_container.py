@@ -36,6 +36,7 @@ USER_PROCESSES = 4096
 
 GREETING = 6  # bytes: agent or plain, and the end of the line
 PLAIN = "echo plain; timeout {seconds} cat >/dev/null; exit 0"
+PREPARE = 'chmod 1777 /tmp "$3"'  # where runtimes keep the mode of the image's own folder
 MAIN = 'if command -v python3 >/dev/null 2>&1; then exec python3 -s -c "$1" "$2"; fi; eval "$2"'
 """The shell's lines in a container, both of which end with their standard input: an agent where
 there is a Python, and else nothing more than a process for others to be started beside."""
@@ -90,7 +91,8 @@ class ContainerPlan:
             *self._isolation(engine),
             *self._limits(),
             *self._labels(),
-            *(self.spec.image or "", "-c", MAIN, "sh", BOOT, plain),
+            *(self.spec.image or "", "-c", f"{PREPARE}; {MAIN}", "sh"),
+            *(BOOT, plain, self.spec.workdir),
         ]
 
     def _isolation(self, engine: Engine) -> list[str]:
