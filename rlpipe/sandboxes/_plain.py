@@ -181,6 +181,18 @@ class PlainSandbox(LivingSandbox):
         words = [folder, *arguments_of(command)]
         return await self.counted(lambda: self._run(words, env or {}, stdin, seconds, limit))
 
+    async def run_python(
+        self,
+        code: str,
+        *,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        max_output: int | None = None,
+    ) -> ExecResult:
+        # Unbuffered, so that what it wrote before it is killed is kept.
+        command = ["python3", "-I", "-u", "-c", code]
+        return await self.exec(command, stdin=stdin, timeout=timeout, max_output=max_output)
+
     async def read_file(self, path: str, *, max_bytes: int = 32 << 20) -> bytes:
         output = await self._script(READ, path, str(max_bytes + 1), limit=max_bytes + CHUNK)
         if len(output) > max_bytes:
@@ -198,8 +210,8 @@ class PlainSandbox(LivingSandbox):
     ) -> ExecResult:
         try:
             execution = await self._execute(words, env, stdin, seconds, limit)
-        except ValueError as error:  # a NUL byte, which no argument can hold
-            return ExecResult("exited", 126, "", f"{error}\n")
+        except ValueError as error:  # a NUL byte or half a character, which no argument can hold
+            return ExecResult("exited", 1, "", f"{error}\n")
         except OSError as error:
             if error.errno != errno.E2BIG:
                 raise SandboxUnavailable(str(error), provider=self.provider) from error
@@ -259,7 +271,7 @@ class PlainSandbox(LivingSandbox):
         ]
         return await asyncio.create_subprocess_exec(
             self._engine.name,
-            *map(encode, arguments),
+            *(word.encode() for word in arguments),
             stdin=asyncio.subprocess.PIPE if interactive else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -15,9 +15,9 @@ from rlpipe.errors import SandboxError
 from rlpipe.sandboxes._engine import find_engine
 
 PROGRAMS = (
-    "bash cat chmod dirname env false grep head id kill ln ls mkdir mkfifo printf rm sed sh "
-    "sha256sum sleep tail timeout touch tr true yes"
-).split()
+    *("bash", "cat", "chmod", "env", "false", "grep", "head", "ln", "mkdir", "printf", "rm", "sh"),
+    *("sha256sum", "sleep", "timeout", "touch", "tr", "true", "yes"),
+)
 FOLDERS = ("dev", "etc", "proc", "sys", "tmp", "usr/bin", "usr/lib", "work")
 LEFT_OUT = {"config", "dist-packages", "ensurepip", "idlelib", "lib2to3", "site-packages", "test"}
 
