@@ -198,7 +198,7 @@ class Box:
             return
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(watched, _resolve, ended)
+        loop.add_reader(watched, resolve, ended)
         try:
             async with asyncio.timeout(END_SECONDS):
                 await ended
@@ -211,7 +211,8 @@ class Box:
         process.wait()
 
 
-def _resolve(future: asyncio.Future[None]) -> None:
+def resolve(future: asyncio.Future[None]) -> None:
+    """Tell who waits, unless they no longer do."""
     if not future.done():
         future.set_result(None)
 

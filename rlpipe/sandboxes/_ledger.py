@@ -85,7 +85,8 @@ class Account:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
                 return True
-        return self.host != socket.gethostname()
+        # Killed before its first line, a run had started nothing, wherever it was.
+        return self.host not in ("", socket.gethostname())
 
     def settle(self, **facts: Any) -> None:
         """Write down that nothing is left of a run that was killed."""

@@ -103,9 +103,12 @@ def refusal(operation: int, error: Exception) -> tuple[int, str]:
 class Agent:
     """The loop that starts programs, gathers their output and enforces their limits."""
 
-    def __init__(self, control: _socket.socket, host: int, settings: Settings) -> None:
+    def __init__(
+        self, control: _socket.socket, settings: Settings, host: int, companion: int
+    ) -> None:
         self.control = control
         self.host = host
+        self.companion = companion
         self.settings = settings
         self.launcher = Launcher(settings)
         self.incoming = bytearray()
@@ -122,7 +125,8 @@ class Agent:
         self.poll.register(self.wakeup, select.POLLIN)
         self.poll.register(control, select.POLLIN)
         # The control socket may stay open in a fork of the host that outlives it.
-        self.poll.register(host, select.POLLIN)
+        if host >= 0:
+            self.poll.register(host, select.POLLIN)
 
     def run(self) -> NoReturn:
         while True:
@@ -299,7 +303,8 @@ class Agent:
     def inside(self, found: dict[int, Process]) -> set[int]:
         """The processes that came from programs."""
         agent, spare = os.getpid(), self.launcher.spare
-        return descendants(found, {agent}) - {agent, spare.pid if spare else agent}
+        own = {agent, self.companion, spare.pid if spare else agent}
+        return descendants(found, {agent}) - own
 
     def enforce(self) -> None:
         now = time.monotonic()
@@ -343,15 +348,20 @@ def receive_settings(control: _socket.socket) -> Settings:
     return Settings(data[REQUEST.size :])
 
 
-def main(control_end: int, host: int) -> None:
-    """Be the agent of the process `host` at the other end of a socket; both are descriptors."""
+def main(control_end: int, host: int = -1, companion: int = 0) -> NoReturn:
+    """Be the agent of whoever holds the other end of a socket.
+
+    `host` is a descriptor of that process, where it can be told by one whether it lives;
+    `companion` is a process that the agent brought along and that is not a program's.
+    """
     control = _socket.socket(fileno=control_end)
-    os.set_inheritable(control_end, False)
-    os.set_inheritable(host, False)
+    for descriptor in (control_end, host):
+        if descriptor >= 0:
+            os.set_inheritable(descriptor, False)
     settings = receive_settings(control)
     settings.apply()
     os.chdir(settings.home)
-    agent = Agent(control, host, settings)
+    agent = Agent(control, settings, host, companion)
     gc.collect()
     gc.freeze()  # what is never collected is never written to, and stays shared by the forks
     agent.send(message(0, 0, ""))
