@@ -28,7 +28,17 @@ from tests.sandboxes.relay import CLOSE, COMMAND, ERROR, EXIT, FRAME, OUTPUT, RE
 
 Code = grpc.StatusCode
 Fault = Literal[
-    "unavailable", "exhausted", "refused", "missing", "lost_reply", "cut", "gone", "killed", "hang"
+    "unavailable",
+    "exhausted",
+    "refused",
+    "missing",
+    "lost_reply",
+    "cut",
+    "gone",
+    "killed",
+    "hang",
+    "STREAM_BACKPRESSURE",
+    "STREAM_TRUNCATED",
 ]
 """What goes wrong in one call.
 
@@ -38,6 +48,7 @@ Fault = Literal[
     gone, killed                               the sandbox ends while the command runs; `killed`
                                                tells of it as of a command that was killed
     hang                                       no answer at all
+    STREAM_...                                 output was lost on its way
 """
 
 PAGE = 10
@@ -61,7 +72,6 @@ class Machine:
     spec: Any
     box: LocalSandbox
     created: float = field(default_factory=time.time)
-    deleted: bool = False
     executions: set["asyncio.Future[Any]"] = field(default_factory=set)
 
     def message(self) -> Any:
@@ -163,7 +173,6 @@ class StandIn(services.SandboxServiceServicer):
         fault = await self._begin("DeleteSandbox", request.sandbox_id, context)
         machine = await self._machine(request.sandbox_id, context)
         await machine.box.stop()
-        machine.deleted = True
         if fault == "lost_reply":
             await _abort(context, "unavailable")
         return proto.DeleteSandboxResponse(sandbox=machine.message())
@@ -172,8 +181,8 @@ class StandIn(services.SandboxServiceServicer):
         await context.abort(Code.UNIMPLEMENTED, "there is no direct way to a sandbox")
 
     async def WriteFile(self, request: Any, context: Any) -> Any:
-        await self._begin("WriteFile", request.sandbox_id, context)
         machine = await self._machine(request.sandbox_id, context, running=True)
+        await self._begin("WriteFile", request.sandbox_id, context)
         folder = await machine.box.exec(["test", "-d", os.path.dirname(request.path)])
         if not folder.ok:
             await _abort_for(context, *FILE_REASONS["not_found"])
@@ -185,15 +194,9 @@ class StandIn(services.SandboxServiceServicer):
 
     async def StreamExec(self, requests: Any, context: Any) -> Any:
         start = (await anext(aiter(requests))).init
-        fault = await self._begin("StreamExec", start.sandbox_id, context)
         machine = await self._machine(start.sandbox_id, context, running=True)
+        fault = await self._begin("StreamExec", start.sandbox_id, context)
         yield proto.ExecStreamResponse(ready=proto.ExecStreamReady(ready_time=_timestamp()))
-        if fault in ("gone", "killed"):
-            await machine.box.stop()
-            if fault == "gone":
-                await _abort_for(context, Code.CANCELLED, None)
-            yield proto.ExecStreamResponse(exit=proto.ExecStreamExit(exit_code=137))
-            return
         line = Line()
         running = asyncio.ensure_future(_run(machine.box, line))
         machine.executions.add(running)
@@ -203,12 +206,19 @@ class StandIn(services.SandboxServiceServicer):
         feeding = asyncio.ensure_future(_feed(requests, writer))
         try:
             async for answer in _answers(reader):
+                if answer.HasField("exit") and fault == "STREAM_TRUNCATED":
+                    yield _stream_error(fault)
                 yield answer
                 if fault == "cut":
                     await _abort(context, "unavailable")
+                if fault in ("gone", "killed"):
+                    await machine.box.stop()
+                    break
+                if fault == "STREAM_BACKPRESSURE":
+                    yield _stream_error(fault)
                 if answer.HasField("exit"):
                     return
-            if not machine.live:
+            if not machine.live and fault != "killed":
                 await _abort_for(context, Code.CANCELLED, None)
             yield proto.ExecStreamResponse(exit=proto.ExecStreamExit(exit_code=137))
         finally:
@@ -283,6 +293,10 @@ async def _answers(reader: asyncio.StreamReader) -> Any:
                 ERROR: proto.ExecStreamOutput.STREAM_STDERR,
             }[kind]
             yield proto.ExecStreamResponse(output=proto.ExecStreamOutput(stream=stream, data=data))
+
+
+def _stream_error(code: Fault) -> Any:
+    return proto.ExecStreamResponse(error=proto.ExecStreamError(message="lost", code=code))
 
 
 async def _abort(context: Any, fault: Fault) -> None:

@@ -56,7 +56,7 @@ def pump(child, output, error):
         ready, _, _ = select.select([*ends, ended], [], [])
         if ready == [ended]:
             return
-        for end in set(ready) - {{ended}}:
+        for end in sorted(set(ready) - {{ended}}, reverse=True):  # what is said first, first
             data = os.read(end, 65536)
             if data:
                 tell(ends[end], data)
@@ -73,5 +73,7 @@ _thread.start_new_thread(feed, (given,))
 pump(child, output, error)
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 tell({EXIT}, str(status if status >= 0 else 128 - status).encode())
+while os.read(0, 65536):
+    pass  # a line that is closed with something unread on it loses what was said
 os._exit(0)
 """

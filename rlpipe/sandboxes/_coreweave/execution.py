@@ -129,7 +129,7 @@ class Execution:
         if result is None:
             return self._cut(outcome, None, duration, truncated=outcome == "output_limit")
         if not result.stderr_bytes.startswith(BEGUN):
-            raise self._never_began(result.stderr)
+            raise self._never_began(f"{result.stderr} (exit status {result.returncode})")
         stdout, stderr = result.stdout_bytes, result.stderr_bytes[len(BEGUN) :]
         killed = result.returncode == SIGKILLED
         status = None if killed else result.returncode

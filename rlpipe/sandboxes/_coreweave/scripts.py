@@ -96,18 +96,19 @@ def read(path: str, limit: int) -> list[str]:
     return ["/bin/sh", "-c", _READ, "sh", path, str(limit)]
 
 
+# Unbuffered, so that a program that is stopped has shown what it printed.
 def python(source: bytes) -> list[str] | None:
     """The words that run a program; None when it fits into no argument, see `python_from_stdin`."""
     try:
         text = source.decode()
     except UnicodeDecodeError:
         return None
-    return None if refused([text]) else ["python3", "-I", "-c", text]
+    return None if refused([text]) else ["python3", "-I", "-u", "-c", text]
 
 
 def python_from_stdin(source: bytes) -> list[str]:
     """The words that run a program which comes first on standard input."""
-    return ["python3", "-I", "-c", _FROM_STDIN.format(size=len(source))]
+    return ["python3", "-I", "-u", "-c", _FROM_STDIN.format(size=len(source))]
 
 
 def refused(words: Sequence[str]) -> str | None:
