@@ -25,7 +25,7 @@ while [ "$variables" -gt 0 ]; do
   variables=$((variables - 1))
 done
 if [ "$stdin" -lt 0 ]; then exec "$@"; fi
-head -c "$stdin" 2> /dev/null | exec "$@"
+head -c "$stdin" 2>&- | exec "$@"
 """
 
 # Twice, for what was being forked the first time.
