@@ -37,6 +37,7 @@ Fault = Literal[
     "gone",
     "killed",
     "hang",
+    "silent",
     "STREAM_BACKPRESSURE",
     "STREAM_TRUNCATED",
 ]
@@ -48,6 +49,7 @@ Fault = Literal[
     gone, killed                               the sandbox ends while the command runs; `killed`
                                                tells of it as of a command that was killed
     hang                                       no answer at all
+    silent                                     nothing is run, and that is called a success
     STREAM_...                                 output was lost on its way
 """
 
@@ -197,6 +199,9 @@ class StandIn(services.SandboxServiceServicer):
         machine = await self._machine(start.sandbox_id, context, running=True)
         fault = await self._begin("StreamExec", start.sandbox_id, context)
         yield proto.ExecStreamResponse(ready=proto.ExecStreamReady(ready_time=_timestamp()))
+        if fault == "silent":
+            yield _exit(0)
+            return
         line = Line()
         running = asyncio.ensure_future(_run(machine.box, line))
         machine.executions.add(running)
@@ -220,7 +225,7 @@ class StandIn(services.SandboxServiceServicer):
                     return
             if not machine.live and fault != "killed":
                 await _abort_for(context, Code.CANCELLED, None)
-            yield proto.ExecStreamResponse(exit=proto.ExecStreamExit(exit_code=137))
+            yield _exit(137)
         finally:
             feeding.cancel()
             writer.close()
@@ -286,13 +291,17 @@ async def _answers(reader: asyncio.StreamReader) -> Any:
             kind, size = FRAME.unpack(await reader.readexactly(FRAME.size))
             data = await reader.readexactly(size)
             if kind == EXIT:
-                yield proto.ExecStreamResponse(exit=proto.ExecStreamExit(exit_code=int(data)))
+                yield _exit(int(data))
                 return
             stream = {
                 OUTPUT: proto.ExecStreamOutput.STREAM_STDOUT,
                 ERROR: proto.ExecStreamOutput.STREAM_STDERR,
             }[kind]
             yield proto.ExecStreamResponse(output=proto.ExecStreamOutput(stream=stream, data=data))
+
+
+def _exit(status: int) -> Any:
+    return proto.ExecStreamResponse(exit=proto.ExecStreamExit(exit_code=status))
 
 
 def _stream_error(code: Fault) -> Any:
