@@ -26,7 +26,7 @@ check: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(MAKE) --no-print-directory torch
-	$(PIP) install -c constraints.txt -e '.[trl,local,dev]'
+	$(PIP) install -c constraints.txt -e '.[trl,local,coreweave,dev]'
 	touch $@
 
 .PHONY: torch

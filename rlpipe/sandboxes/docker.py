@@ -120,6 +120,13 @@ class DockerSession(SandboxSession):
             info for info in infos if set(tags) <= set(info.tags) and status in (None, info.status)
         ]
 
+    async def remove(self, id: str) -> bool:
+        engine = await self._find()
+        if id not in names_of(await engine.containers([LABEL])):
+            return False
+        await engine.remove(id)
+        return True
+
     async def sweep(self, tags: Sequence[str]) -> int:
         """Remove the containers that carry all of `tags`, whoever started them; how many."""
         return await self._remove([LABEL, *map(tag_label, tags)])

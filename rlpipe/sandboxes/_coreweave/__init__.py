@@ -1,0 +1,1 @@
+"""What `rlpipe.sandboxes.coreweave` is made of."""
