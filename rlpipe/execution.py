@@ -16,8 +16,8 @@ from rlpipe.config.schema import Experiment
 from rlpipe.console import Console
 from rlpipe.datasets.base import Splits
 from rlpipe.errors import ConfigError, Finding
-from rlpipe.evaluation import Evaluation, greedy_rate, pass_at
-from rlpipe.metrics import summarise
+from rlpipe.evaluation import Evaluation, greedy_rate, mean_reward, pass_at
+from rlpipe.metrics import aside, summarise
 from rlpipe.policies.base import Actor
 from rlpipe.sandboxes._ledger import NAME as LEDGER
 from rlpipe.sandboxes._ledger import Ledger
@@ -143,7 +143,8 @@ class Execution:
                 scored=train.judges_teacher,
             )
         figures = summarise(groups, "teacher")
-        self.log(0, {name: v for name, v in figures.items() if name.startswith("teacher/")})
+        own = {name: v for name, v in figures.items() if name.startswith("teacher/")}
+        self.log(0, own | aside(groups, "teacher"))
         return [trajectory for group in groups for trajectory in group.trajectories]
 
     async def evaluate(self, actor: Actor, step: int) -> None:
@@ -162,11 +163,13 @@ class Execution:
             )
         ks = sorted({1, settings.samples}) if settings.samples else []
         rates = {k: rate for k in ks if (rate := pass_at(sampled, k))}
-        failed = sum(not t.valid for group in [*greedy, *sampled] for t in group.trajectories)
-        evaluation = Evaluation(step, greedy_rate(greedy), rates, failed)
+        everyone = [*greedy, *sampled]
+        failed = sum(not t.valid for group in everyone for t in group.trajectories)
+        reward = mean_reward(greedy or sampled)
+        evaluation = Evaluation(step, greedy_rate(greedy), rates, reward, failed)
         self.evaluations.append(evaluation)
         self.console.evaluation(evaluation)
-        self.log(step, evaluation.metrics())
+        self.log(step, evaluation.metrics() | aside(everyone, "val"))
 
     def finish_step(self, step: int, figures: Mapping[str, float]) -> None:
         """Record a training step: the rollouts' figures, the sandboxes' and the trainer's own."""

@@ -70,7 +70,9 @@ async def test_an_evaluation_is_greedy_and_sampled(execution):
     (evaluation,) = execution.evaluations
     assert (evaluation.step, evaluation.greedy.value, evaluation.greedy.count) == (7, 1.0, 5)
     assert {k: rate.value for k, rate in evaluation.pass_at.items()} == {1: 1.0, 3: 1.0}
-    assert read_metrics(execution.folder.path)[7]["val/pass@3"] == 1.0
+    figures = read_metrics(execution.folder.path)[7]
+    assert (figures["val/pass@3"], figures["val/reward"]) == (1.0, 1.0)
+    assert "val/tokens/completion" in figures
     rows = list(read_trajectories(execution.folder.path / "trajectories/eval_7.jsonl"))
     assert len(rows) == 5 + 15
 
@@ -88,9 +90,11 @@ async def test_demonstrations_that_are_all_kept_need_no_sandbox(execution):
 async def test_demonstrations_to_choose_from_are_scored(execution):
     shown = await execution.demonstrate()
     assert {trajectory.reward for trajectory in shown} <= {0.0, 1.0}
-    assert read_metrics(execution.folder.path)[0]["teacher/pass_rate"] == sum(
-        trajectory.reward for trajectory in shown
-    ) / len(shown)
+    figures = read_metrics(execution.folder.path)[0]
+    assert "teacher/tokens/completion" in figures
+    assert figures["teacher/pass_rate"] == sum(trajectory.reward for trajectory in shown) / len(
+        shown
+    )
 
 
 async def test_the_manifest_says_what_the_data_was(execution):
