@@ -25,7 +25,7 @@ from rlpipe.sandboxes._pool import SandboxPool
 from rlpipe.sandboxes._sweep import sweep_killed
 from rlpipe.sandboxes._tags import run_tags
 from rlpipe.sandboxes.base import SandboxSpec
-from rlpipe.store import RunFolder
+from rlpipe.store import RunFolder, redact
 from rlpipe.trackers.base import Tracking
 from rlpipe.types import Task, Trajectory, TrajectoryGroup
 
@@ -202,7 +202,7 @@ async def open_execution(
     _refuse_empty(experiment, splits)
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(_open_pool(experiment, folder, console))
-        config = experiment.model_dump(mode="json")
+        config = redact(experiment.model_dump(mode="json"))
         trackings = [
             stack.enter_context(
                 tracker.open(

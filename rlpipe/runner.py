@@ -21,7 +21,7 @@ from rlpipe.execution import Execution, open_execution
 from rlpipe.fit import check
 from rlpipe.metrics import summarise
 from rlpipe.policies.base import Actor
-from rlpipe.store import RunFolder, read_metrics
+from rlpipe.store import RedactingFormatter, RunFolder, read_metrics
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def _note_end(folder: RunFolder, error: BaseException) -> None:
 def _logged(file: Path) -> Iterator[None]:
     """Keep what rlpipe says, and what its libraries warn of, in the run's own log."""
     handler = logging.FileHandler(file, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root, ours = logging.getLogger(), logging.getLogger("rlpipe")
     ours.setLevel(logging.INFO)
     root.addHandler(handler)
