@@ -166,8 +166,9 @@ def read_metrics(folder: Path) -> dict[int, dict[str, float]]:
     file = folder / "metrics.jsonl"
     if file.exists():
         for row in _rows(file):
+            step = row.pop("step")
             figures = {name: math.nan if v is None else v for name, v in row.items()}
-            steps.setdefault(figures.pop("step"), {}).update(figures)
+            steps.setdefault(step, {}).update(figures)
     return steps
 
 
