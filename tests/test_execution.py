@@ -86,6 +86,24 @@ async def test_demonstrations_that_are_all_kept_need_no_sandbox(execution):
     assert execution.collector.sandboxes.metrics()["cwsandbox/executions"] == 0
 
 
+async def test_a_step_without_rollouts_shows_its_loss_and_only_its_own_seconds(execution, capsys):
+    execution._step_began -= 1000.0  # the model was loaded meanwhile
+    await execution.demonstrate()
+    execution.finish_step(1, {"train/loss": 0.25})
+    assert read_metrics(execution.folder.path)[1]["time/training"] < 100
+    line = next(said for said in capsys.readouterr().out.splitlines() if "step 1/" in said)
+    assert "| loss 0.2500 | training" in line
+    assert "valid" not in line
+
+
+async def test_a_step_begins_after_the_evaluation_before_it(execution):
+    execution._step_began -= 1000.0
+    async with execution.experiment.policy.open() as actor:
+        await execution.evaluate(actor, 0)
+    execution.finish_step(1, {"train/loss": 0.25})
+    assert read_metrics(execution.folder.path)[1]["time/step"] < 100
+
+
 @pytest.mark.parametrize("execution", [("train.warmup_keep=passed",)], indirect=True)
 async def test_demonstrations_to_choose_from_are_scored(execution):
     shown = await execution.demonstrate()
