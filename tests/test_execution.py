@@ -2,13 +2,20 @@
 
 import json
 from collections import Counter
+from contextlib import contextmanager
+from typing import Literal
 
 import pytest
+from pydantic import PrivateAttr
 
+from rlpipe import cli
 from rlpipe.config.compose import load_experiment
 from rlpipe.console import Console
+from rlpipe.errors import RunError
 from rlpipe.execution import open_execution
+from rlpipe.runner import run
 from rlpipe.store import RunFolder, read_metrics, read_trajectories
+from rlpipe.trackers.base import Tracker, Tracking
 
 SMALL = (
     "dataset.tasks=17",
@@ -126,3 +133,48 @@ async def test_the_manifest_says_what_the_data_was(execution):
         "held_out": 5,
     }
     assert len(manifest["dataset"]["fingerprint"]) == 16
+
+
+@pytest.mark.parametrize(
+    ("mode", "figure"), [("eval", "val/pass_rate"), ("collect", "collect/pass_rate")]
+)
+def test_a_teacher_is_evaluated_and_collected_from(mode, figure, tmp_path):
+    section = {"eval": "evaluate", "collect": "collect"}[mode]
+    experiment = load_experiment(
+        *("quickstart", "dataset.tasks=6", "dataset.held_out=3", f"mode={mode}"),
+        *(f"{section}.who=teacher", "teacher=reference"),
+    )
+    result = run(experiment, tmp_path / "run")
+    assert result.last(figure) == 1.0
+    (file,) = (result.folder / "trajectories").iterdir()
+    assert {row.policy for row in read_trajectories(file)} == {experiment.teacher.name}
+
+
+class Remembers(Tracker):
+    kind: Literal["remembers"] = "remembers"
+    _told: list = PrivateAttr(default_factory=list)
+
+    @contextmanager
+    def open(self, *, name, run_id, folder, config):
+        self._told.append(config)
+        yield Nowhere()
+
+
+class Nowhere(Tracking):
+    def log(self, step, metrics):
+        pass
+
+
+async def test_trackers_and_complaints_get_no_secret(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HF_TOKEN", "hf-TEST-12345")
+    tracker = Remembers()
+    experiment = load_experiment("quickstart", *SMALL, "name=hf-TEST-12345").model_copy(
+        update={"tracker": {"remembers": tracker}}
+    )
+    folder = RunFolder.create(experiment, tmp_path / "run")
+    async with open_execution(experiment, folder, Console()):
+        pass
+    (config,) = tracker._told
+    assert "hf-TEST-12345" not in str(config)
+    cli._complain(RunError("refused hf-TEST-12345"))
+    assert capsys.readouterr().err == "rlpipe: refused [redacted]\n"
