@@ -60,7 +60,9 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def _complain(error: RlpipeError) -> None:
-    for line in str(error).splitlines():
+    from rlpipe.store import redact
+
+    for line in redact(str(error)).splitlines():
         print(f"rlpipe: {line}", file=sys.stderr)
 
 

@@ -10,11 +10,12 @@ import random
 import time
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
-from rlpipe.errors import InfrastructureError, RunError
-from rlpipe.policies.base import Actor
+from rlpipe.errors import Boundary, InfrastructureError, RunError
+from rlpipe.policies.base import Actor, Request
 from rlpipe.rewards.base import Reward
 from rlpipe.rollouts.base import Record, Rollout
 from rlpipe.sandboxes._pool import SandboxPool
@@ -23,16 +24,18 @@ from rlpipe.sandboxes.base import Sandbox
 from rlpipe.tools.base import Tool
 from rlpipe.types import (
     Failure,
+    Message,
     SandboxRecord,
     StopReason,
     Task,
     Timing,
     Trajectory,
     TrajectoryGroup,
+    Turn,
 )
 
 LONGEST_PAUSE = 30.0
-"""Seconds between two attempts, unless the service asks for more."""
+"""Seconds between two attempts, unless the service asks for more (up to `rollout.timeout`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +103,7 @@ class Collector:
         """
 
         async def one(slot: Slot) -> Trajectory:
-            async with self.slots:
-                trajectory = await self._roll_out(slot, actor)
+            trajectory = await self._roll_out(slot, actor)
             on_rollout(trajectory)
             return trajectory
 
@@ -141,7 +143,8 @@ class Collector:
     async def _roll_out(self, slot: Slot, actor: Actor) -> Trajectory:
         attempt = 1
         while True:
-            trajectory = await self._attempt(slot, actor, attempt)
+            async with self.slots:  # let go while pausing: others need not wait
+                trajectory = await self._attempt(slot, actor, attempt)
             self.on_attempt(trajectory)
             failure = trajectory.failure
             if failure is None or not failure.retryable or attempt >= self.rollout.max_attempts:
@@ -188,7 +191,7 @@ class Collector:
                 async with asyncio.timeout(self.rollout.timeout) as deadline:
                     stop = await self.rollout.roll_out(
                         slot.task,
-                        actor,
+                        _Attributed(actor),
                         self.tools,
                         sandbox,
                         record,
@@ -196,32 +199,72 @@ class Collector:
                         seed=slot.seed,
                     )
                     if slot.scored:
-                        with record.timed("grading"):
+                        with record.timed("grading"), _crossing("grader"):
                             score = await self.reward.score(slot.task, so_far(sandbox), sandbox)
             except Exception as error:
                 late = isinstance(error, TimeoutError) and deadline.expired()
                 stop = StopReason.TIMEOUT if late else StopReason.FAILED
                 failure = _late(self.rollout.timeout, attempt) if late else _failure(error, attempt)
+                failure = _in_time(failure, self.rollout.timeout)
             return so_far(sandbox)
+
+
+class _Unexpected(Exception):
+    """Stands for an error that nobody translated, its cause, and the boundary that it crossed."""
+
+    def __init__(self, boundary: Boundary, error: Exception) -> None:
+        super().__init__(str(error))
+        self.boundary = boundary
+
+
+@contextmanager
+def _crossing(boundary: Boundary) -> Iterator[None]:
+    """Name the boundary of errors that do not say it themselves."""
+    try:
+        yield
+    except InfrastructureError:
+        raise
+    except Exception as error:
+        raise _Unexpected(boundary, error) from error
+
+
+class _Attributed(Actor):
+    """An actor whose unexpected errors are told from those of the rollout that asks it."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self.name = actor.name
+        self.version = actor.version
+
+    async def act(self, request: Request) -> tuple[Message, Turn]:
+        with _crossing("provider"):
+            return await self._actor.act(request)
+
+    def attend(self) -> AbstractContextManager[None]:
+        return self._actor.attend()
 
 
 def _failure(error: Exception, attempt: int) -> Failure:
     """Turn an error into data, attributed to the boundary that it crossed."""
     if isinstance(error, InfrastructureError):
         cause = error.__cause__
-        unknown = cause is not None and error.boundary == "tool"
+        is_bug = cause is not None and error.boundary == "tool"
         return Failure(
             boundary=error.boundary,
-            type=type(cause if unknown else error).__name__,
+            type=type(cause if is_bug else error).__name__,
             message=str(error),
             attempt=attempt,
             retryable=error.retryable,
             retry_after=error.retry_after,
-            traceback=_trace(error) if unknown else None,
+            traceback=_trace(error) if is_bug else None,
         )
+    boundary: Boundary = "rollout"
+    unknown: BaseException | None = error
+    if isinstance(error, _Unexpected):
+        boundary, unknown = error.boundary, error.__cause__
     return Failure(
-        boundary="rollout",
-        type=type(error).__name__,
+        boundary=boundary,
+        type=type(unknown).__name__,
         message=str(error),
         attempt=attempt,
         traceback=_trace(error),
@@ -235,6 +278,15 @@ def _trace(error: Exception) -> str:
 def _late(timeout: float, attempt: int) -> Failure:
     message = f"not done after rollout.timeout={timeout:g} seconds"
     return Failure(boundary="rollout", type="timeout", message=message, attempt=attempt)
+
+
+def _in_time(failure: Failure, timeout: float) -> Failure:
+    """A service that asks for a pause longer than a whole rollout may take is not waited for."""
+    asked = failure.retry_after or 0.0
+    if not failure.retryable or asked <= timeout:
+        return failure
+    why = f"not tried again: a pause of {asked:g} s is asked for, rollout.timeout={timeout:g}"
+    return failure.model_copy(update={"retryable": False, "message": f"{failure.message} ({why})"})
 
 
 def _delay(failure: Failure, attempt: int, seed: int) -> float:

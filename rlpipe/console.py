@@ -41,6 +41,11 @@ class Console:
 
     def step(self, step: int, steps: int, figures: Mapping[str, float]) -> None:
         """The line of one training step."""
+        if "rollout/count" not in figures:  # learned from demonstrations
+            loss, seconds = figures.get("train/loss"), figures.get("time/training", 0.0)
+            shown = "no loss" if loss is None else f"loss {loss:.4f}"
+            self.say(f"step {step}/{steps} | {shown} | training {seconds:.1f} s")
+            return
         reward = figures.get("train/reward")
         parts = [
             f"step {step}/{steps}",

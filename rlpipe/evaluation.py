@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import comb, sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 
 from rlpipe.types import TrajectoryGroup
 
@@ -34,11 +34,16 @@ class Evaluation:
     pass_at: dict[int, Rate] = field(default_factory=dict)
     """By k, from sampled rollouts."""
 
+    reward: float | None = None
+    """Mean over the greedy rollouts, or over the sampled ones where none is greedy."""
+
     failed: int = 0
     """Rollouts that the machinery failed; they count in no rate."""
 
     def metrics(self) -> dict[str, float]:
         figures: dict[str, float] = {"val/failed": float(self.failed)}
+        if self.reward is not None:
+            figures["val/reward"] = self.reward
         rates = {f"val/pass@{k}": rate for k, rate in self.pass_at.items()}
         if self.greedy:
             rates = {"val/pass_rate": self.greedy} | rates
@@ -52,15 +57,14 @@ def greedy_rate(groups: Sequence[TrajectoryGroup]) -> Rate | None:
     passed = [t.score.passed for group in groups for t in group.valid if t.score]
     if not passed:
         return None
-    n, share = len(passed), fmean(map(float, passed))
-    centre = (share + Z * Z / (2 * n)) / (1 + Z * Z / n)
-    half = Z * sqrt(share * (1 - share) / n + Z * Z / (4 * n * n)) / (1 + Z * Z / n)
-    return Rate(share, max(0.0, centre - half), min(1.0, centre + half), n)
+    return _wilson(fmean(map(float, passed)), len(passed))
 
 
 def pass_at(groups: Sequence[TrajectoryGroup], k: int) -> Rate | None:
-    """Unbiased pass@k (Chen et al. 2021, equation 1), its mean over tasks with a normal interval.
+    """Unbiased pass@k (Chen et al. 2021, equation 1), its mean over tasks.
 
+    The interval is Wilson's, with a task for a trial. No estimate between 0 and 1 varies more than
+    a trial with its mean, so it is wide enough; and a few tasks that all passed leave doubt.
     Tasks with fewer than `k` valid rollouts are left out; None when that leaves none.
     """
     estimates = []
@@ -71,6 +75,15 @@ def pass_at(groups: Sequence[TrajectoryGroup], k: int) -> Rate | None:
             estimates.append(1.0 - comb(n - right, k) / comb(n, k))
     if not estimates:
         return None
-    mean = fmean(estimates)
-    half = Z * stdev(estimates) / sqrt(len(estimates)) if len(estimates) > 1 else 0.0
-    return Rate(mean, max(0.0, mean - half), min(1.0, mean + half), len(estimates))
+    return _wilson(fmean(estimates), len(estimates))
+
+
+def mean_reward(groups: Sequence[TrajectoryGroup]) -> float | None:
+    rewards = [reward for group in groups for reward in group.rewards if reward is not None]
+    return fmean(rewards) if rewards else None
+
+
+def _wilson(share: float, n: int) -> Rate:
+    centre = (share + Z * Z / (2 * n)) / (1 + Z * Z / n)
+    half = Z * sqrt(share * (1 - share) / n + Z * Z / (4 * n * n)) / (1 + Z * Z / n)
+    return Rate(share, max(0.0, centre - half), min(1.0, centre + half), n)

@@ -16,8 +16,8 @@ from rlpipe.config.schema import Experiment
 from rlpipe.console import Console
 from rlpipe.datasets.base import Splits
 from rlpipe.errors import ConfigError, Finding
-from rlpipe.evaluation import Evaluation, greedy_rate, pass_at
-from rlpipe.metrics import summarise
+from rlpipe.evaluation import Evaluation, greedy_rate, mean_reward, pass_at
+from rlpipe.metrics import aside, summarise
 from rlpipe.policies.base import Actor
 from rlpipe.sandboxes._ledger import NAME as LEDGER
 from rlpipe.sandboxes._ledger import Ledger
@@ -25,7 +25,7 @@ from rlpipe.sandboxes._pool import SandboxPool
 from rlpipe.sandboxes._sweep import sweep_killed
 from rlpipe.sandboxes._tags import run_tags
 from rlpipe.sandboxes.base import SandboxSpec
-from rlpipe.store import RunFolder
+from rlpipe.store import RunFolder, redact
 from rlpipe.trackers.base import Tracking
 from rlpipe.types import Task, Trajectory, TrajectoryGroup
 
@@ -46,6 +46,9 @@ class Execution:
     latest_step: int = 0
     _groups: dict[int, list[TrajectoryGroup]] = field(default_factory=dict)
     _step_began: float = field(default_factory=time.monotonic)
+    """A step that makes no rollouts begins when what came before it, the teacher's work or an
+    evaluation, is done."""
+
     _rollout_seconds: float = 0.0
 
     def job(self) -> Job:
@@ -143,7 +146,9 @@ class Execution:
                 scored=train.judges_teacher,
             )
         figures = summarise(groups, "teacher")
-        self.log(0, {name: v for name, v in figures.items() if name.startswith("teacher/")})
+        own = {name: v for name, v in figures.items() if name.startswith("teacher/")}
+        self.log(0, own | aside(groups, "teacher"))
+        self._step_began = time.monotonic()
         return [trajectory for group in groups for trajectory in group.trajectories]
 
     async def evaluate(self, actor: Actor, step: int) -> None:
@@ -162,11 +167,14 @@ class Execution:
             )
         ks = sorted({1, settings.samples}) if settings.samples else []
         rates = {k: rate for k in ks if (rate := pass_at(sampled, k))}
-        failed = sum(not t.valid for group in [*greedy, *sampled] for t in group.trajectories)
-        evaluation = Evaluation(step, greedy_rate(greedy), rates, failed)
+        everyone = [*greedy, *sampled]
+        failed = sum(not t.valid for group in everyone for t in group.trajectories)
+        reward = mean_reward(greedy or sampled)
+        evaluation = Evaluation(step, greedy_rate(greedy), rates, reward, failed)
         self.evaluations.append(evaluation)
         self.console.evaluation(evaluation)
-        self.log(step, evaluation.metrics())
+        self.log(step, evaluation.metrics() | aside(everyone, "val"))
+        self._step_began = time.monotonic()
 
     def finish_step(self, step: int, figures: Mapping[str, float]) -> None:
         """Record a training step: the rollouts' figures, the sandboxes' and the trainer's own."""
@@ -197,9 +205,11 @@ async def open_execution(
     splits = experiment.dataset.splits(experiment.seed)
     folder.note(dataset=_dataset_facts(experiment, splits))
     _refuse_empty(experiment, splits)
+    for note in fit.notes(experiment):
+        console.say(note)
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(_open_pool(experiment, folder, console))
-        config = experiment.model_dump(mode="json")
+        config = redact(experiment.model_dump(mode="json"))
         trackings = [
             stack.enter_context(
                 tracker.open(
@@ -258,7 +268,7 @@ def _total(pool: SandboxPool) -> dict[str, float]:
 def _tagged(experiment: Experiment, folder: RunFolder) -> SandboxSpec:
     """What the run's sandboxes are started from, with the tags by which they are found."""
     spec = experiment.sandbox.spec()
-    model = experiment.policy.name
+    model = fit.acting(experiment).name
     tags = run_tags(run=folder.id, project=experiment.name, model=model)
     spec = replace(spec, tags=tuple(dict.fromkeys((*tags, *spec.tags))))
     folder.note(sandbox_tags=spec.tags)
@@ -297,6 +307,9 @@ def _refuse_empty(experiment: Experiment, splits: Splits) -> None:
         raise ConfigError([Finding("dataset", "no task is left to train on")])
     if experiment.mode == "eval" and not splits.held_out:
         raise ConfigError([Finding("dataset.held_out", "no task is held out to evaluate on")])
+    chosen = experiment.collect.tasks
+    if experiment.mode == "collect" and not getattr(splits, chosen):
+        raise ConfigError([Finding("collect.tasks", f"the data set has no {chosen!r} tasks")])
     lacking = [
         f"{task.id}: {need}"
         for task in splits.all

@@ -1,10 +1,14 @@
 """Whether an experiment can run: its parts, how they fit each other, and what it would take."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from rlpipe.component import Section
 from rlpipe.config.schema import Experiment
-from rlpipe.errors import Finding
+from rlpipe.errors import Finding, did_you_mean
+from rlpipe.policies.base import Policy
 from rlpipe.rewards.base import CodeReward
 
 
@@ -12,8 +16,7 @@ def check(experiment: Experiment) -> list[Finding]:
     """Everything that is wrong with a spec, found without network and without heavy imports."""
     findings = [
         Finding(f"{key}.{found.key}" if found.key else key, found.problem)
-        for key, component in experiment.components().items()
-        if key != "backend" or uses_backend(experiment)
+        for key, component in _used(experiment).items()
         for found in component.check()
     ]
     return findings + list(misfits(experiment))
@@ -23,9 +26,21 @@ def check_online(experiment: Experiment) -> list[Finding]:
     """What only the network can tell: endpoints, models, keys, data sets, images."""
     return [
         Finding(f"{key}.{found.key}" if found.key else key, found.problem)
-        for key, component in experiment.components().items()
+        for key, component in _used(experiment).items()
         for found in component.check_online()
     ]
+
+
+def _used(experiment: Experiment) -> dict[str, Any]:
+    """The components that the run works with: nobody needs a key for a teacher that rests."""
+    idle = set()
+    if not uses_backend(experiment):
+        idle.add("backend")
+    if not needs_teacher(experiment):
+        idle.add("teacher")
+    if acting(experiment) is not experiment.policy:
+        idle.add("policy")
+    return {key: part for key, part in experiment.components().items() if key not in idle}
 
 
 def misfits(experiment: Experiment) -> Iterator[Finding]:
@@ -33,19 +48,33 @@ def misfits(experiment: Experiment) -> Iterator[Finding]:
     yield from _policy(experiment)
     yield from _teacher(experiment)
     yield from _reward(experiment)
-    if experiment.mode == "eval" and not (
-        experiment.evaluate.greedy or experiment.evaluate.samples
-    ):
-        yield Finding("evaluate", "nothing to evaluate; set evaluate.greedy=true or samples")
+    yield from _held_out(experiment)
+    yield from _objective(experiment.objective)
+    if experiment.mode == "train":
+        yield from _without_effect(experiment)
 
 
 def uses_backend(experiment: Experiment) -> bool:
     """Whether the run trains, or needs the backend to serve the policy."""
-    return experiment.mode == "train" or experiment.policy.in_training
+    return experiment.mode == "train" or acting(experiment).in_training
 
 
 def needs_teacher(experiment: Experiment) -> bool:
-    return experiment.mode == "train" and experiment.train.demonstrations > 0
+    if experiment.mode == "train":
+        return experiment.train.demonstrations > 0
+    return _who(experiment) == "teacher"
+
+
+def acting(experiment: Experiment) -> Policy:
+    """Whose rollouts the run is about: the policy's, or a teacher's that is evaluated."""
+    teacher = experiment.teacher
+    return teacher if teacher and _who(experiment) == "teacher" else experiment.policy
+
+
+def _who(experiment: Experiment) -> str:
+    """As the mode's section says it; training is always about the policy."""
+    asked = {"eval": experiment.evaluate.who, "collect": experiment.collect.who}
+    return asked.get(experiment.mode, "policy")
 
 
 def _policy(experiment: Experiment) -> Iterator[Finding]:
@@ -64,10 +93,15 @@ def _policy(experiment: Experiment) -> Iterator[Finding]:
 
 def _teacher(experiment: Experiment) -> Iterator[Finding]:
     teacher = experiment.teacher
-    if needs_teacher(experiment) and teacher is None:
+    if not needs_teacher(experiment):
+        return
+    if teacher is None:
         why = "train.warmup_steps" if experiment.train.samples_policy else "train=sft"
+        if experiment.mode != "train":
+            section = "evaluate" if experiment.mode == "eval" else "collect"
+            why = f"{section}.who=teacher"
         yield Finding("teacher", f"{why} needs a teacher; choose one with teacher=...")
-    if teacher is not None and teacher.in_training:
+    elif teacher.in_training:
         yield Finding("teacher.kind", f"{teacher.kind!r} is the model in training, not a teacher")
 
 
@@ -84,9 +118,76 @@ def _reward(experiment: Experiment) -> Iterator[Finding]:
         yield Finding("reward.answer", "no tool submits; add tools=[...,submit_solution]")
 
 
+def _held_out(experiment: Experiment) -> Iterator[Finding]:
+    """Whether there is something to evaluate where that is asked for."""
+    evaluate, mode = experiment.evaluate, experiment.mode
+    periodic = mode == "train" and experiment.train.eval_every is not None
+    rolled = evaluate.greedy or evaluate.samples
+    if mode == "eval" and not rolled:
+        yield Finding("evaluate", "nothing to evaluate; set evaluate.greedy=true or samples")
+    if periodic and not rolled:
+        yield Finding("train.eval_every", "nothing to evaluate; set evaluate.greedy=true")
+    if experiment.dataset.held_out:
+        return
+    if mode == "eval":
+        yield Finding("dataset.held_out", "0 leaves nothing to evaluate on")
+    if periodic:
+        yield Finding("train.eval_every", "nothing to evaluate on; set dataset.held_out")
+    if mode == "collect" and experiment.collect.tasks == "held_out":
+        yield Finding("collect.tasks", "no task is held out; set dataset.held_out")
+
+
+def _without_effect(experiment: Experiment) -> Iterator[Finding]:
+    """Settings that were changed and that another one turns off."""
+    train, backend = experiment.train, experiment.backend
+    if "lora_alpha" in _changed(backend) and not train.lora_rank:
+        yield Finding("backend.lora_alpha", "has no effect; set train.lora_rank")
+    if experiment.evaluate.who == "teacher":
+        yield Finding("evaluate.who", "training evaluates its policy; use mode=eval")
+
+
+def notes(experiment: Experiment) -> list[str]:
+    """What is not wrong but worth a line. A recipe's warm-up may be turned off by its steps alone,
+    as an ablation does, so what is left of it is no mistake."""
+    train = experiment.train
+    if experiment.mode != "train" or getattr(train, "warmup_steps", True):
+        return []
+    idle = [f"train.{name}" for name in _changed(train) if name.startswith("warmup_")]
+    return [f"no effect with train.warmup_steps=0: {', '.join(idle)}"] if idle else []
+
+
+def _changed(section: Section) -> list[str]:
+    """The options that do not have their default."""
+    fields = type(section).model_fields
+    return [name for name, value in section if value != fields[name].get_default()]
+
+
+OBJECTIVES = ("val/pass_rate", "val/pass@1", "val/reward", "train/reward", "train/pass_rate")
+"""What is optimised most; for the hint."""
+
+
+def _objective(name: str) -> Iterator[Finding]:
+    """A sweep over a name that is never recorded would optimise nothing."""
+    score = r"(reward(_std|_parts/.+)?|pass_rate)"
+    counted = r"(failures|tokens)/.+"
+    # A trainer names figures of its own, and sandboxes and tools theirs.
+    trainer = r"train/(?!rew|pass)\w+|(rollout|groups|tools|time|stop|completions|cwsandbox)/.+"
+    rates = r"(pass_rate|pass@\d+)(_low|_high)?"
+    known = (
+        rf"val/({rates}|reward|failed|{counted})|train/{score}|collect/{score}"
+        rf"|teacher/({score}|{counted})|{counted}|{trainer}"
+    )
+    if not re.fullmatch(known, name):
+        hint = did_you_mean(name, OBJECTIVES) or f", such as {OBJECTIVES[0]}"
+        yield Finding("objective", f"no metric is called {name!r}{hint}")
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a run would do at most."""
+
+    steps: int
+    """Optimizer steps, a warm-up's included."""
 
     tasks: int | None
     """None where only reading the data set would tell."""
@@ -98,12 +199,15 @@ class Plan:
     sandboxes: int | None
     model_calls: int | None
     sampled_tokens: int | None
+    notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         def shown(number: int | None) -> str:
             return "as many as the data set has" if number is None else f"{number:,}"
 
+        trained = [f"optimizer steps {self.steps:,}"] if self.steps else []
         return [
+            *trained,
             f"tasks           {shown(self.tasks)}",
             f"groups          {shown(self.groups)}",
             f"rollouts        {shown(self.rollouts)}, of which {self.evaluations:,} to evaluate, "
@@ -111,47 +215,48 @@ class Plan:
             f"sandboxes       {shown(self.sandboxes)}",
             f"model calls     at most {shown(self.model_calls)}",
             f"sampled tokens  at most {shown(self.sampled_tokens)}",
+            *self.notes,
         ]
 
 
 def plan(experiment: Experiment) -> Plan:
     """Upper bounds, from the spec alone."""
-    train, dataset = experiment.train, experiment.dataset
+    train, dataset, rollout = experiment.train, experiment.dataset, experiment.rollout
+    training = experiment.mode == "train"
     known = dataset.count()
     held_out = dataset.held_out if known is None else min(dataset.held_out, known)
-    evaluations = demonstrations = 0
     tasks: int | None
-    groups: int | None
-    if experiment.mode == "train":
-        tasks = groups = train.total_tasks if train.samples_policy else 0
-        per_group = train.group_size
-        evaluations = _evaluations(experiment) * held_out * _per_task(experiment)
-        demonstrations = train.demonstrations
+    evaluations, per_group = held_out * _per_task(experiment), 0
+    if training:
+        tasks = train.total_tasks
+        per_group = train.group_size if train.samples_policy else 0
+        evaluations *= _evaluations(experiment)
     elif experiment.mode == "eval":
-        tasks = groups = held_out
-        per_group = evaluations = 0
-        evaluations = held_out * _per_task(experiment)
+        tasks = held_out
     else:
-        tasks = groups = _collected(experiment, known, held_out)
+        tasks, evaluations = _collected(experiment, known, held_out), 0
         per_group = experiment.collect.group_size
-    rollouts = None if groups is None else groups * per_group + evaluations + demonstrations
-    rollout = experiment.rollout
+    demonstrations = train.demonstrations if training else 0
+    rollouts = None if tasks is None else tasks * per_group + evaluations + demonstrations
     return Plan(
+        steps=train.steps + getattr(train, "warmup_steps", 0) if training else 0,
         tasks=tasks,
-        groups=groups,
+        groups=tasks,
         rollouts=rollouts,
         evaluations=evaluations,
         demonstrations=demonstrations,
         sandboxes=None if rollouts is None else rollouts - _without_sandbox(experiment),
         model_calls=None if rollouts is None else rollouts * rollout.max_model_calls(),
         sampled_tokens=None if rollouts is None else rollouts * rollout.max_sampled_tokens(),
+        notes=tuple(notes(experiment)),
     )
 
 
 def _without_sandbox(experiment: Experiment) -> int:
     """Rollouts that neither call a tool nor are scored."""
-    idle = needs_teacher(experiment) and not (experiment.tools or experiment.train.judges_teacher)
-    return experiment.train.demonstrations if idle else 0
+    if experiment.mode != "train" or experiment.tools or experiment.train.judges_teacher:
+        return 0
+    return experiment.train.demonstrations
 
 
 def _per_task(experiment: Experiment) -> int:

@@ -36,6 +36,13 @@ def summarise(groups: Sequence[TrajectoryGroup], prefix: str = "train") -> dict[
     return figures | _parts(scored, prefix) | _counts(everyone) | _seconds(everyone)
 
 
+def aside(groups: Sequence[TrajectoryGroup], prefix: str) -> dict[str, float]:
+    """Failures by type and tokens of rollouts beside training, under names that no step has."""
+    figures = summarise(groups, prefix)
+    kept = ("failures/", "tokens/")
+    return {f"{prefix}/{name}": v for name, v in figures.items() if name.startswith(kept)}
+
+
 def _parts(scored: Sequence[Trajectory], prefix: str) -> dict[str, float]:
     names = {name for t in scored if t.score for name in t.score.parts}
     return {

@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from rlpipe.config.schema import Experiment
+from rlpipe.policies.base import Policy
 from rlpipe.types import Task
 
 PACKAGES = (
@@ -49,12 +50,14 @@ def facts(experiment: Experiment, argv: Iterable[str] = sys.argv) -> dict[str, A
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "sandbox": {"kind": experiment.sandbox.kind, "image": experiment.sandbox.image},
-        "model": {
-            name: getattr(experiment.policy, name)
-            for name in ("model", "revision")
-            if hasattr(experiment.policy, name)
-        },
+        "model": _model(experiment.policy),
+        "teacher": _model(experiment.teacher) if experiment.teacher else None,
     }
+
+
+def _model(policy: Policy) -> dict[str, str]:
+    names = ("model", "revision")
+    return {name: getattr(policy, name) for name in names if hasattr(policy, name)}
 
 
 def spec_digest(experiment: Experiment) -> str:

@@ -18,10 +18,10 @@ from rlpipe.console import Console
 from rlpipe.errors import ConfigError
 from rlpipe.evaluation import Evaluation
 from rlpipe.execution import Execution, open_execution
-from rlpipe.fit import check
+from rlpipe.fit import acting, check
 from rlpipe.metrics import summarise
 from rlpipe.policies.base import Actor
-from rlpipe.store import RunFolder, read_metrics
+from rlpipe.store import RedactingFormatter, RunFolder, read_metrics
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def _note_end(folder: RunFolder, error: BaseException) -> None:
 def _logged(file: Path) -> Iterator[None]:
     """Keep what rlpipe says, and what its libraries warn of, in the run's own log."""
     handler = logging.FileHandler(file, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root, ours = logging.getLogger(), logging.getLogger("rlpipe")
     ours.setLevel(logging.INFO)
     root.addHandler(handler)
@@ -123,10 +123,11 @@ async def _run(
 
 
 def _actor(experiment: Experiment) -> AbstractAsyncContextManager[Actor]:
-    """The policy as it is: served by the backend where it is one to train."""
-    if experiment.policy.in_training:
-        return experiment.backend.serve(experiment.policy, experiment.seed)
-    return experiment.policy.open()
+    """The policy as it is, or the teacher: served by the backend where it is one to train."""
+    who = acting(experiment)
+    if who.in_training:
+        return experiment.backend.serve(who, experiment.seed)
+    return who.open()
 
 
 async def _collect(execution: Execution, actor: Actor) -> None:

@@ -11,6 +11,8 @@ checkpoints/step_N/
 
 import hashlib
 import json
+import logging
+import math
 import os
 import re
 import secrets
@@ -26,8 +28,12 @@ from rlpipe.config.schema import Experiment
 from rlpipe.errors import RunError
 from rlpipe.types import Trajectory
 
-SECRET_NAMES = ("API_KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
-"""An environment variable whose name ends so holds a secret."""
+SECRET_WORDS = {
+    *("KEY", "APIKEY", "TOKEN", "SECRET"),
+    *("PASS", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS"),
+}
+"""An environment variable with one of these between underscores holds a secret: AWS_SECRET_KEY_ID
+does, MAX_TOKENS does not."""
 
 
 class RunFolder:
@@ -42,16 +48,22 @@ class RunFolder:
         """Make the folder and write the spec.
 
         Raises:
-            RunError: the folder holds a run already.
+            RunError: the folder holds a run already, or cannot be made.
         """
         path = path or Path(experiment.output_root, experiment.name, _new_name())
-        path.mkdir(parents=True, exist_ok=True)
-        folder = cls(path.absolute())
-        if (path / "manifest.json").exists():
-            raise RunError(f"{path} holds a run already")
         spec = redact(experiment.model_dump(mode="json"))
-        (path / "config.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
-        return folder
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with (path / "manifest.json").open("x") as claim:  # one of two racing runs gets it
+                claim.write("{}\n")
+            (path / "config.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+        except FileExistsError as error:
+            if error.filename == str(path):
+                raise RunError(f"{path} is a file, not a run folder") from None
+            raise RunError(f"{path} holds a run already") from None
+        except OSError as error:
+            raise RunError(f"no run folder can be made at {path}: {error.strerror}") from None
+        return cls(path.absolute())
 
     @property
     def id(self) -> str:
@@ -68,7 +80,7 @@ class RunFolder:
     def note(self, **facts: Any) -> None:
         """Add facts to the manifest, atomically."""
         self._manifest |= facts
-        text = json.dumps(redact(self._manifest), indent=2, default=str)
+        text = json.dumps(_finite(redact(self._manifest)), indent=2, default=str)
         aside = self.path / "manifest.json.new"
         aside.write_text(text + "\n")
         aside.replace(self.path / "manifest.json")
@@ -94,7 +106,8 @@ class RunFolder:
         self._append("failures.jsonl", row | failure)
 
     def add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._append("metrics.jsonl", {"step": step, **metrics})
+        """Record figures; one that is not finite becomes null, as JSON has no other word for it."""
+        self._append("metrics.jsonl", {"step": step, **_finite(metrics)})
 
     def checkpoint(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step_{step}"
@@ -102,8 +115,9 @@ class RunFolder:
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         file = self.path / name
         file.parent.mkdir(exist_ok=True)
-        with file.open("a", encoding="utf-8") as out:
-            out.write(redact(json.dumps(row, ensure_ascii=False)) + "\n")
+        # A lone surrogate, which a model can say, is written as JSON's own escape of it.
+        with file.open("a", encoding="utf-8", errors="backslashreplace") as out:
+            out.write(json.dumps(redact(row), ensure_ascii=False) + "\n")
 
 
 def _new_name() -> str:
@@ -143,20 +157,52 @@ def from_row(row: Mapping[str, Any]) -> Trajectory:
 
 def read_trajectories(file: Path) -> Iterator[Trajectory]:
     """The trajectories of one file, in the order in which they ended."""
-    with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            yield from_row(json.loads(line))
+    yield from map(from_row, _rows(file))
 
 
 def read_metrics(folder: Path) -> dict[int, dict[str, float]]:
-    """Figures by step; rows of one step are joined."""
+    """Figures by step; rows of one step are joined, and null is NaN."""
     steps: dict[int, dict[str, float]] = {}
     file = folder / "metrics.jsonl"
     if file.exists():
-        for line in file.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            steps.setdefault(row.pop("step"), {}).update(row)
+        for row in _rows(file):
+            step = row.pop("step")
+            figures = {name: math.nan if v is None else v for name, v in row.items()}
+            steps.setdefault(step, {}).update(figures)
     return steps
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file, without a last one that a kill has cut short.
+
+    Raises:
+        RunError: another line is broken.
+    """
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                if not line.endswith(b"\n"):
+                    return
+                raise RunError(f"{file}, line {number}: not valid JSON: {error}") from None
+            yield row
+
+
+def _finite(tree: Any) -> Any:
+    """Replace NaN and infinities by None."""
+    if isinstance(tree, float):
+        return tree if math.isfinite(tree) else None
+    if isinstance(tree, Mapping):
+        return {key: _finite(value) for key, value in tree.items()}
+    return tree
+
+
+class RedactingFormatter(logging.Formatter):
+    """Keeps secrets of the environment out of a log, tracebacks included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return str(redact(super().format(record)))
 
 
 def redact(tree: Any) -> Any:
@@ -164,9 +210,10 @@ def redact(tree: Any) -> Any:
     hidden = [
         value
         for name, value in os.environ.items()
-        if name.upper().endswith(SECRET_NAMES) and len(value) >= 8
+        if not SECRET_WORDS.isdisjoint(name.upper().split("_")) and len(value) >= 8
     ]
-    return _redact(tree, hidden) if hidden else tree
+    # A secret may hold a shorter one, which must not be taken out of its middle.
+    return _redact(tree, sorted(hidden, key=len, reverse=True)) if hidden else tree
 
 
 def _redact(tree: Any, hidden: list[str]) -> Any:

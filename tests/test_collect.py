@@ -153,9 +153,47 @@ async def test_an_unknown_error_keeps_its_traceback_and_touches_no_other_rollout
     good, bad = group.trajectories
     assert good.reward == 1.0
     assert bad.reward is None
-    assert bad.failure.type == "ZeroDivisionError"
+    assert (bad.failure.boundary, bad.failure.type) == ("grader", "ZeroDivisionError")
     assert "a bug" in bad.failure.traceback
     assert not bad.failure.retryable
+
+
+async def test_an_actor_that_breaks_is_told_from_the_rollout_that_asks_it(pool):
+    collect, _ = collector(pool)
+    (group,) = await collect.collect(
+        Answers(RIGHT, ZeroDivisionError("a bug")), [FOUR], phase="train", group_size=2
+    )
+    failure = group.trajectories[1].failure
+    assert (failure.boundary, failure.type) == ("provider", "ZeroDivisionError")
+    assert "a bug" in failure.message
+    assert "a bug" in failure.traceback
+
+
+async def test_a_pause_longer_than_a_rollout_may_take_masks_it(pool):
+    pauses = Pauses()
+    collect, attempts = collector(pool, pauses=pauses, timeout=60.0)
+    busy = ProviderError("busy", retryable=True, retry_after=86_400.0)
+    (group,) = await collect.collect(
+        Answers(busy, RIGHT), [FOUR], phase="train", step=1, group_size=2
+    )
+    assert [group.rewards, pauses.seconds, len(attempts)] == [[None, 1.0], [], 2]
+    assert "86400 s" in group.trajectories[0].failure.message
+
+
+async def test_a_pausing_rollout_holds_no_slot(pool):
+    other_ended = asyncio.Event()
+
+    async def until_the_other_ended(seconds):
+        await other_ended.wait()
+
+    collect, _ = collector(pool, pauses=until_the_other_ended, concurrency=1)
+    collect.on_attempt = lambda trajectory: trajectory.failure or other_ended.set()
+    busy = ProviderError("busy", retryable=True)
+    async with asyncio.timeout(30):
+        (group,) = await collect.collect(
+            Answers(busy, RIGHT, RIGHT), [FOUR], phase="train", group_size=2
+        )
+    assert group.rewards == [1.0, 1.0]
 
 
 async def test_a_step_without_one_valid_rollout_ends_the_run_and_says_why(pool):

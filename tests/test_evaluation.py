@@ -1,6 +1,6 @@
 import pytest
 
-from rlpipe.evaluation import Evaluation, greedy_rate, pass_at
+from rlpipe.evaluation import Evaluation, greedy_rate, mean_reward, pass_at
 from rlpipe.types import Failure, Score, StopReason, Trajectory, TrajectoryGroup
 
 
@@ -41,6 +41,17 @@ def test_pass_at_k_is_the_unbiased_estimate():
     assert [pass_at(groups, k).value for k in (1, 2, 4)] == [0.25, 0.5, 1.0]
 
 
+def test_a_few_tasks_that_all_passed_leave_doubt():
+    rate = pass_at([group(name, True, True) for name in "abc"], 2)
+    assert (rate.value, rate.high) == (1.0, pytest.approx(1.0))
+    assert rate.low == pytest.approx(0.4385, abs=1e-4)  # Wilson, 3 of 3
+
+
+def test_failed_rollouts_have_no_part_in_the_reward():
+    assert mean_reward([group("a", True, None), group("b", False)]) == 0.5
+    assert mean_reward([group("a", None)]) is None
+
+
 def test_tasks_with_too_few_valid_rollouts_are_left_out():
     groups = [group("a", True, None), group("b", False, False)]
     assert pass_at(groups, 2).count == 1
@@ -49,9 +60,10 @@ def test_tasks_with_too_few_valid_rollouts_are_left_out():
 
 def test_metrics_name_every_rate_and_its_interval():
     rate = greedy_rate([group("a", True)])
-    metrics = Evaluation(3, greedy=rate, pass_at={4: rate}, failed=2).metrics()
+    metrics = Evaluation(3, greedy=rate, pass_at={4: rate}, reward=0.5, failed=2).metrics()
     assert set(metrics) == {
         "val/failed",
+        "val/reward",
         *(f"val/pass_rate{end}" for end in ("", "_low", "_high")),
         *(f"val/pass@4{end}" for end in ("", "_low", "_high")),
     }

@@ -2,13 +2,20 @@
 
 import json
 from collections import Counter
+from contextlib import contextmanager
+from typing import Literal
 
 import pytest
+from pydantic import PrivateAttr
 
+from rlpipe import cli
 from rlpipe.config.compose import load_experiment
 from rlpipe.console import Console
+from rlpipe.errors import RunError
 from rlpipe.execution import open_execution
+from rlpipe.runner import run
 from rlpipe.store import RunFolder, read_metrics, read_trajectories
+from rlpipe.trackers.base import Tracker, Tracking
 
 SMALL = (
     "dataset.tasks=17",
@@ -70,7 +77,9 @@ async def test_an_evaluation_is_greedy_and_sampled(execution):
     (evaluation,) = execution.evaluations
     assert (evaluation.step, evaluation.greedy.value, evaluation.greedy.count) == (7, 1.0, 5)
     assert {k: rate.value for k, rate in evaluation.pass_at.items()} == {1: 1.0, 3: 1.0}
-    assert read_metrics(execution.folder.path)[7]["val/pass@3"] == 1.0
+    figures = read_metrics(execution.folder.path)[7]
+    assert (figures["val/pass@3"], figures["val/reward"]) == (1.0, 1.0)
+    assert "val/tokens/completion" in figures
     rows = list(read_trajectories(execution.folder.path / "trajectories/eval_7.jsonl"))
     assert len(rows) == 5 + 15
 
@@ -84,13 +93,33 @@ async def test_demonstrations_that_are_all_kept_need_no_sandbox(execution):
     assert execution.collector.sandboxes.metrics()["cwsandbox/executions"] == 0
 
 
+async def test_a_step_without_rollouts_shows_its_loss_and_only_its_own_seconds(execution, capsys):
+    execution._step_began -= 1000.0  # the model was loaded meanwhile
+    await execution.demonstrate()
+    execution.finish_step(1, {"train/loss": 0.25})
+    assert read_metrics(execution.folder.path)[1]["time/training"] < 100
+    line = next(said for said in capsys.readouterr().out.splitlines() if "step 1/" in said)
+    assert "| loss 0.2500 | training" in line
+    assert "valid" not in line
+
+
+async def test_a_step_begins_after_the_evaluation_before_it(execution):
+    execution._step_began -= 1000.0
+    async with execution.experiment.policy.open() as actor:
+        await execution.evaluate(actor, 0)
+    execution.finish_step(1, {"train/loss": 0.25})
+    assert read_metrics(execution.folder.path)[1]["time/step"] < 100
+
+
 @pytest.mark.parametrize("execution", [("train.warmup_keep=passed",)], indirect=True)
 async def test_demonstrations_to_choose_from_are_scored(execution):
     shown = await execution.demonstrate()
     assert {trajectory.reward for trajectory in shown} <= {0.0, 1.0}
-    assert read_metrics(execution.folder.path)[0]["teacher/pass_rate"] == sum(
-        trajectory.reward for trajectory in shown
-    ) / len(shown)
+    figures = read_metrics(execution.folder.path)[0]
+    assert "teacher/tokens/completion" in figures
+    assert figures["teacher/pass_rate"] == sum(trajectory.reward for trajectory in shown) / len(
+        shown
+    )
 
 
 async def test_the_manifest_says_what_the_data_was(execution):
@@ -104,3 +133,48 @@ async def test_the_manifest_says_what_the_data_was(execution):
         "held_out": 5,
     }
     assert len(manifest["dataset"]["fingerprint"]) == 16
+
+
+@pytest.mark.parametrize(
+    ("mode", "figure"), [("eval", "val/pass_rate"), ("collect", "collect/pass_rate")]
+)
+def test_a_teacher_is_evaluated_and_collected_from(mode, figure, tmp_path):
+    section = {"eval": "evaluate", "collect": "collect"}[mode]
+    experiment = load_experiment(
+        *("quickstart", "dataset.tasks=6", "dataset.held_out=3", f"mode={mode}"),
+        *(f"{section}.who=teacher", "teacher=reference"),
+    )
+    result = run(experiment, tmp_path / "run")
+    assert result.last(figure) == 1.0
+    (file,) = (result.folder / "trajectories").iterdir()
+    assert {row.policy for row in read_trajectories(file)} == {experiment.teacher.name}
+
+
+class Remembers(Tracker):
+    kind: Literal["remembers"] = "remembers"
+    _told: list = PrivateAttr(default_factory=list)
+
+    @contextmanager
+    def open(self, *, name, run_id, folder, config):
+        self._told.append(config)
+        yield Nowhere()
+
+
+class Nowhere(Tracking):
+    def log(self, step, metrics):
+        pass
+
+
+async def test_trackers_and_complaints_get_no_secret(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HF_TOKEN", "hf-TEST-12345")
+    tracker = Remembers()
+    experiment = load_experiment("quickstart", *SMALL, "name=hf-TEST-12345").model_copy(
+        update={"tracker": {"remembers": tracker}}
+    )
+    folder = RunFolder.create(experiment, tmp_path / "run")
+    async with open_execution(experiment, folder, Console()):
+        pass
+    (config,) = tracker._told
+    assert "hf-TEST-12345" not in str(config)
+    cli._complain(RunError("refused hf-TEST-12345"))
+    assert capsys.readouterr().err == "rlpipe: refused [redacted]\n"

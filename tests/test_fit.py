@@ -37,6 +37,24 @@ def test_the_quickstart_fits():
             "lost",
         ),
         (["mode=eval", "evaluate.greedy=false"], "evaluate", "nothing to evaluate"),
+        (["mode=eval", "dataset.held_out=0"], "dataset.held_out", "nothing to evaluate on"),
+        (["train.eval_every=2", "dataset.held_out=0"], "train.eval_every", "nothing to evaluate"),
+        (["train.eval_every=2", "evaluate.greedy=false"], "train.eval_every", "nothing to eval"),
+        (["mode=collect", "collect.tasks=held_out", "dataset.held_out=0"], "collect.tasks", "no"),
+        (["backend.lora_alpha=64"], "backend.lora_alpha", "no effect; set train.lora_rank"),
+        (["objective=val/pass_rat"], "objective", "did you mean 'val/pass_rate'?"),
+        (["objective=train/rewards"], "objective", "did you mean 'train/reward'?"),
+        (["objective=pass_rate"], "objective", "no metric is called 'pass_rate'"),
+        (["tools=[read_file]", "tools.read_file.timeout=5"], "tools.read_file.timeout", "no use"),
+        (["tools=[write_file]", "tools.write_file.keep=head"], "tools.write_file.keep", "no use"),
+        (
+            ["tools=[submit_solution]", "tools.submit_solution.max_output=99"],
+            "tools.submit_solution.max_output",
+            "no use",
+        ),
+        (["mode=eval", "evaluate.who=teacher", "teacher=none"], "teacher", "evaluate.who=teacher"),
+        (["mode=collect", "collect.who=teacher", "teacher=none"], "teacher", "collect.who"),
+        (["evaluate.who=teacher"], "evaluate.who", "use mode=eval"),
     ],
 )
 def test_parts_that_do_not_fit_are_named(overrides, key, said):
@@ -70,6 +88,57 @@ def test_the_plan_counts_what_would_run_at_most():
 
 def test_collecting_needs_no_backend_for_a_frozen_policy():
     assert problems("mode=collect", "policy=reference", "train.loss_fn=cispo", "teacher=none") == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("val/pass@4_low", "val/reward", "val/failures/sandbox/SandboxGone", "val/tokens/prompt"),
+        *("train/loss", "train/reward_parts/tests", "train/clip_ratio", "teacher/pass_rate"),
+        *("collect/pass_rate", "time/step", "cwsandbox/total/executions", "tokens/completion"),
+    ],
+)
+def test_what_a_run_records_can_be_optimised(name):
+    assert problems(f"objective={name}") == {}
+
+
+@pytest.mark.parametrize("mode", ["collect", "eval"])
+def test_only_who_acts_needs_a_key(mode, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    section = {"collect": "collect", "eval": "evaluate"}[mode]
+    idle = problems(f"mode={mode}", "policy=reference", "teacher=openai")
+    assert idle == {}
+    used = problems(f"mode={mode}", "policy=reference", "teacher=openai", f"{section}.who=teacher")
+    assert "OPENAI_API_KEY" in used["teacher.api_key_env"]
+    policy = ("policy=openai", "policy.model=m", "teacher=reference")
+    assert problems(f"mode={mode}", *policy, f"{section}.who=teacher") == {}
+
+
+def test_a_teacher_without_a_warm_up_needs_no_key(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    experiment = load_experiment(None, "policy=tiny", "teacher=openai", "train=grpo")
+    assert not [found for found in check(experiment) if found.key.startswith("teacher")]
+
+
+def test_the_plan_of_fine_tuning_is_the_teachers_work():
+    experiment = load_experiment(
+        *(None, "train=sft", "train.steps=4", "train.groups_per_batch=3", "train.group_size=2"),
+        *("teacher=reference", "dataset=arithmetic", "dataset.held_out=5"),
+    )
+    planned = plan(experiment)
+    assert (planned.steps, planned.tasks, planned.groups) == (4, 12, 12)
+    assert planned.demonstrations == 12 * 2
+    assert planned.rollouts == 12 * 2 + 2 * 5
+
+
+def test_a_warm_up_that_is_off_is_noted_where_something_was_set_for_it():
+    off = load_experiment("quickstart", "train.warmup_steps=0", "train.steps=1")
+    assert check(off) == []
+    assert plan(off).lines()[-1] == (
+        "no effect with train.warmup_steps=0: "
+        "train.warmup_tasks, train.warmup_learning_rate, train.warmup_keep"
+    )
+    assert plan(load_experiment("quickstart")).notes == ()
 
 
 def test_fine_tuning_needs_a_teacher():

@@ -1,6 +1,6 @@
 import pytest
 
-from rlpipe.metrics import summarise
+from rlpipe.metrics import aside, summarise
 from rlpipe.types import (
     Failure,
     Score,
@@ -90,6 +90,15 @@ def test_rollouts_that_nobody_scored_are_no_failures():
     figures = summarise([group("a", {}, {})], "teacher")
     assert figures["rollout/infra_failure_rate"] == 0
     assert "teacher/reward" not in figures
+
+
+def test_rollouts_beside_training_keep_their_failures_and_tokens_under_names_of_their_own():
+    turn = Turn(usage=Usage(prompt_tokens=10, completion_tokens=5))
+    assert aside([group("a", scored(1.0, turns=(turn,)), GONE)], "val") == {
+        "val/failures/sandbox/SandboxGone": 1,
+        "val/tokens/prompt": 10,
+        "val/tokens/completion": 5,
+    }
 
 
 def test_seconds_are_summed():

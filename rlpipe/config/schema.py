@@ -42,6 +42,9 @@ class Evaluate(Section):
     temperature: float = Field(1.0, gt=0)
     """Of the sampled rollouts."""
 
+    who: Literal["policy", "teacher"] = "policy"
+    """Whom `mode=eval` evaluates; training evaluates its policy."""
+
 
 class Collect(Section):
     """What `mode=collect` rolls out."""
@@ -49,6 +52,9 @@ class Collect(Section):
     tasks: Literal["all", "train", "held_out"] = "all"
     group_size: int = Field(1, ge=1)
     """Rollouts of one task."""
+
+    who: Literal["policy", "teacher"] = "policy"
+    """Who solves the tasks."""
 
 
 class Experiment(Section):

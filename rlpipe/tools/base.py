@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlpipe.component import Component, field_docs
+from rlpipe.errors import Finding
 from rlpipe.sandboxes.base import ExecResult, Sandbox
 
 
@@ -32,6 +33,9 @@ class Tool(Component):
     submits: ClassVar[bool] = False
     """Whether a call ends the rollout with an answer."""
 
+    ignores: ClassVar[frozenset[str]] = frozenset()
+    """Settings that mean nothing to this tool: to set one is a mistake that `check` tells."""
+
     timeout: float = Field(60.0, gt=0)
     """Seconds for one call."""
 
@@ -40,6 +44,14 @@ class Tool(Component):
 
     keep: Literal["head", "tail"] = "tail"
     """Which end of an output that is too long the model is shown."""
+
+    def check(self) -> list[Finding]:
+        defaults = {name: field.get_default() for name, field in type(self).model_fields.items()}
+        return super().check() + [
+            Finding(name, f"{self.kind!r} has no use for it; leave it out")
+            for name in sorted(self.ignores)
+            if getattr(self, name) != defaults[name]
+        ]
 
     @abstractmethod
     async def call(self, sandbox: Sandbox, arguments: Any) -> Observation:

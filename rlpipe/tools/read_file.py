@@ -1,6 +1,6 @@
 """Read a text file."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.tools import base
@@ -16,6 +16,7 @@ class ReadFile(Tool):
     """Read a text file from the sandbox."""
 
     kind: Literal["read_file"] = "read_file"
+    ignores: ClassVar[frozenset[str]] = frozenset({"timeout"})
     keep: Literal["head", "tail"] = "head"
     """Which end of a file that is too long the model is shown."""
 
