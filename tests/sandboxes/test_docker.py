@@ -315,7 +315,7 @@ class TestContainers:
         assert len(result.stdout.splitlines()) == 3
 
     async def test_only_working_folder_and_tmp_can_be_written(self, box):
-        closed = "/ /usr /etc /dev /run /var/tmp /proc/sys/kernel /sys".split()
+        closed = ["/", "/usr", "/etc", "/dev", "/run", "/var/tmp", "/proc/sys/kernel", "/sys"]
         tries = await asyncio.gather(*(box.exec(["touch", f"{at}/x"]) for at in closed))
         assert not any(result.ok for result in tries)
         for folder in ("/work", "/tmp"):
@@ -535,3 +535,6 @@ async def test_another_user_and_a_root_that_can_be_written(image):
         assert (result.ok, result.stdout) == (True, "0\n")
         effective = await box.exec("grep CapEff /proc/self/status")
         assert int(effective.stdout.split()[1], 16) == 0
+        greedy = "import os, time; os.fork(); data = b'x' * (300 << 20); time.sleep(20)"
+        assert (await box.run_python(greedy)).outcome == "out_of_memory"
+        assert (await box.exec("echo alive")).stdout == "alive\n"
