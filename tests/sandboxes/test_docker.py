@@ -535,3 +535,6 @@ async def test_another_user_and_a_root_that_can_be_written(image):
         assert (result.ok, result.stdout) == (True, "0\n")
         effective = await box.exec("grep CapEff /proc/self/status")
         assert int(effective.stdout.split()[1], 16) == 0
+        greedy = "import os, time; os.fork(); data = b'x' * (300 << 20); time.sleep(20)"
+        assert (await box.run_python(greedy)).outcome == "out_of_memory"
+        assert (await box.exec("echo alive")).stdout == "alive\n"
