@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from pydantic import Field
@@ -112,6 +113,8 @@ class CoreWeave(SandboxProvider):
             found.append(Finding("image", "CoreWeave needs one, such as 'python:3.11'"))
         if self.auth == "api_key" and not os.environ.get(KEY):
             found.append(Finding("auth", f"{KEY} is not set; export it, or use auth=wandb"))
+        if self.auth == "wandb" and find_spec("wandb") is None:
+            found.append(Finding("auth", "'wandb' needs: pip install 'rlpipe[wandb]'"))
         if self.allow and self.network == "public":
             found.append(Finding("allow", "network=public reaches everything; drop one of the two"))
         found += [Finding("allow", wrong) for name in self.allow if (wrong := _no_rule(name))]

@@ -111,6 +111,10 @@ def test_options_are_checked_without_a_request(monkeypatch):
         "requested_cpus",
     ]
     assert "CWSANDBOX_API_KEY" in found[1][1]
+    monkeypatch.setattr("rlpipe.sandboxes.coreweave.find_spec", lambda name: None)
+    (missing,) = CoreWeave(image="x", auth="wandb").check()
+    assert "rlpipe[wandb]" in missing.problem
+    monkeypatch.setattr("rlpipe.sandboxes.coreweave.find_spec", lambda name: name)
     assert CoreWeave(image="x", auth="wandb").check() == []
 
 
