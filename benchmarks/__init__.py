@@ -1,0 +1,1 @@
+"""Measurements against other ways of doing the same, printed side by side."""
