@@ -238,7 +238,9 @@ async def _open_pool(
     """The sandboxes of the run, on record from before the first one until the last is gone."""
     provider = experiment.sandbox
     async with provider.open() as session:
-        folder.note(isolation=session.capabilities.isolation)
+        folder.note(isolation=session.capabilities.isolation, warnings=provider.warnings())
+        for warning in provider.warnings():
+            console.say(f"warning: {warning}")
         for line in await sweep_killed(Path(experiment.output_root), provider.kind, session):
             console.say(line)
         spec = _tagged(experiment, folder)

@@ -69,7 +69,7 @@ class RunFolder:
     def id(self) -> str:
         """A name that no other run has, wherever it was made: sandboxes are found by it.
 
-        A folder that rlpipe named has such a name; `run_dir=out` or the job of a sweep has not.
+        A folder that rlpipe named has one; that of `hydra.run.dir=out` or of a sweep's job has not.
         """
         name = self.path.name
         if re.fullmatch(r"[\d_-]{19}-[0-9a-f]{6}", name):

@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from rlpipe.errors import SandboxGone, SandboxStartError
-from rlpipe.sandboxes import _bwrap, _processes
+from rlpipe.sandboxes import _bwrap, _processes, _seccomp
 from rlpipe.sandboxes._agent import wire
 from rlpipe.sandboxes._bwrap import Interpreter, Layout
 from rlpipe.sandboxes._channel import Channel
@@ -31,11 +31,14 @@ class Plan:
     spec: SandboxSpec
     interpreter: Interpreter
     layout: Layout | None
-    """None without isolation."""
+    """None without namespaces."""
 
     packages: str | None
     user: int
     """The agent's user id in the sandbox; 0 leaves it as it is."""
+
+    readable: tuple[str, ...] = ()
+    """What programs may read where Landlock confines them; without any, it does not."""
 
     def environment(self) -> dict[str, str]:
         """What the programs get beside `spec.env`; never anything of the host's."""
@@ -46,6 +49,8 @@ class Plan:
             "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
+        if self.readable:
+            own["TMPDIR"] = self.spec.workdir  # the only folder that they may write
         return own | ({"PYTHONPATH": self.packages} if self.packages else {})
 
     def settings(self) -> bytes:
@@ -55,7 +60,9 @@ class Plan:
         )
         variables = pack_variables(self.environment() | dict(spec.env))
         packages = encode(self.packages or "")
-        return wire.pack([numbers, encode(spec.workdir), variables, packages])
+        readable = wire.pack(map(encode, self.readable))
+        filter = (_seccomp.build(sockets=False) or b"") if self.readable else b""
+        return wire.pack([numbers, encode(spec.workdir), variables, packages, readable, filter])
 
 
 def encode(text: str) -> bytes:

@@ -27,7 +27,7 @@ INSTALL = (
 NAMESPACES_HINT = (
     "; this machine forbids unprivileged user namespaces: allow them (sysctl "
     "kernel.apparmor_restrict_unprivileged_userns=0 or kernel.unprivileged_userns_clone=1; in a "
-    "container --security-opt seccomp=unconfined), or give up isolation with isolation: none"
+    "container --security-opt seccomp=unconfined), or take a weaker one with isolation: landlock"
 )
 SYSTEM_PYTHON = "/usr/bin/python3"
 AGENT = Path(__file__).parent / "_agent"
@@ -199,6 +199,12 @@ def user_ids() -> range | None:
     first, _, count = map(int, Path("/proc/self/uid_map").read_text().split()[:3])
     half = min(count, 1 << 31) // 2
     return range(first + half, first + 2 * half) if count > 1000 else None
+
+
+def readable(interpreter: Interpreter, packages: str | None) -> tuple[str, ...]:
+    """What a sandbox without namespaces may read of this machine."""
+    system = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", *(f"/etc/{n}" for n in ETC)]
+    return (*system, *interpreter.folders, *([packages] if packages else []))
 
 
 def check_workdir(workdir: str) -> None:

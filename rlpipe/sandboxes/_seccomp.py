@@ -45,9 +45,16 @@ NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_dat
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 
 
+SOCKET = {"x86_64": 41, "aarch64": 198}
+
+
 @cache
-def build(machine: str = platform.machine()) -> bytes | None:
-    """The filter as classic BPF; None for a machine whose system calls are not known here."""
+def build(machine: str = platform.machine(), *, sockets: bool = True) -> bytes | None:
+    """The filter as classic BPF; None for a machine whose system calls are not known here.
+
+    Without `sockets` there are only pairs of them: for programs that share the host's network, and
+    could connect to its services through their files, too.
+    """
     if machine not in DENIED:
         return None
     program = [
@@ -60,7 +67,8 @@ def build(machine: str = platform.machine()) -> bytes | None:
         program += [_step(JUMP_ABOVE, X32_BIT, no=1), _step(RETURN, FAIL | errno.EPERM)]
     # Its flags lie in memory that a filter cannot see; the C library falls back to clone.
     program += [_step(JUMP_EQUAL, CLONE3, no=1), _step(RETURN, FAIL | errno.ENOSYS)]
-    for number in sorted({*DENIED[machine].values(), *DENIED_EVERYWHERE.values()}):
+    denied = {*DENIED[machine].values(), *DENIED_EVERYWHERE.values()}
+    for number in sorted(denied if sockets else denied | {SOCKET[machine]}):
         program += [_step(JUMP_EQUAL, number, no=1), _step(RETURN, FAIL | errno.EPERM)]
     program += [
         _step(JUMP_EQUAL, CLONE[machine], no=3),

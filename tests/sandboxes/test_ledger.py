@@ -130,7 +130,7 @@ async def test_a_provider_out_of_reach_is_asked_again_the_next_time(ledger, tmp_
     assert len(list(unsettled(tmp_path))) == 1
 
 
-@pytest.mark.parametrize("isolation", ["bwrap", "none"])
+@pytest.mark.parametrize("isolation", ["bwrap", "landlock", "none"])
 async def test_a_local_sandbox_is_ended_from_outside_with_all_that_it_started(isolation):
     async with Local(isolation=isolation).open() as session:
         box = await session.start(Local().spec())
@@ -207,7 +207,7 @@ async def test_nothing_outlives_a_runner_that_is_killed_at_any_of_50_points(tmp_
     temporary.mkdir()
     temporary.chmod(0o1777)
     environment = os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", KILLED_AT_RANDOM, "50", "bwrap", "none"]
+    command = [sys.executable, "-c", KILLED_AT_RANDOM, "50", "bwrap", "landlock", "none"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (kept,) = temporary.iterdir()

@@ -3,9 +3,12 @@
 import asyncio
 import ctypes
 import os
+import shutil
 import socket
 import sys
+import tempfile
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,22 @@ class TestIsolated(SandboxConformance):
     @pytest.fixture
     async def session(self):
         async with Local().open() as session:
+            yield session
+
+    @pytest.fixture
+    async def sandbox(self, session):
+        async with await session.start(self.spec) as sandbox:
+            yield sandbox
+
+
+class TestConfined(SandboxConformance):
+    """Without namespaces, under Landlock."""
+
+    spec = Local().spec()
+
+    @pytest.fixture
+    async def session(self):
+        async with Local(isolation="landlock").open() as session:
             yield session
 
     @pytest.fixture
@@ -78,8 +97,23 @@ PATH = "conf/sandbox/local.yaml"
 async def test_capabilities_name_the_isolation():
     async with Local().open() as session:
         assert session.capabilities.isolation == "namespace"
-    async with Local(isolation="none").open() as session:
-        assert session.capabilities.isolation == "none"
+    for isolation in ("landlock", "none"):
+        async with Local(isolation=isolation).open() as session:
+            assert session.capabilities.isolation == isolation
+
+
+def test_a_weaker_isolation_comes_with_a_warning():
+    assert Local().warnings() == []
+    for isolation in ("landlock", "none"):
+        (warning,) = Local(isolation=isolation).warnings()
+        assert "bwrap" in warning
+
+
+def test_a_kernel_without_landlock_is_named(monkeypatch):
+    assert Local(isolation="landlock").check() == []
+    monkeypatch.setattr("rlpipe.sandboxes._agent.confine.available", lambda: False)
+    (finding,) = Local(isolation="landlock").check()
+    assert str(finding) == "isolation: this kernel has no Landlock; use 'bwrap'"
 
 
 async def test_without_bubblewrap_one_sentence_says_what_to_install(monkeypatch):
@@ -115,7 +149,7 @@ async def test_an_interpreter_that_does_not_start():
 @pytest.mark.parametrize(
     ("text", "retryable", "part"),
     [
-        ("bwrap: No permissions to create new namespace, likely because\nx", False, "isolation: n"),
+        ("bwrap: No permissions to create new namespace, likely because\nx", False, "isolation: landlock"),
         ("bwrap: setting up uid map: Permission denied\n", False, "user namespaces"),
         (
             "bwrap: Creating new namespace failed: Resource temporarily unavailable",
@@ -219,6 +253,29 @@ async def test_packages_can_be_imported(tmp_path):
         assert (await box.run_python(code)).stdout == "hello\n"
         assert (await box.exec(["python3", "-c", code])).stdout == "hello\n"
         assert not (await box.exec(["touch", f"{tmp_path}/x"])).ok
+
+
+@pytest.mark.parametrize("isolation", ["bwrap", "landlock"])
+async def test_numpy_from_a_prepared_folder(isolation):
+    if find_spec("numpy") is None:
+        pytest.skip("numpy is not installed here")
+    # Not a folder of pytest, which closes those to other users.
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        origin = Path(find_spec("numpy").origin).parent
+        for folder in (origin, origin.parent / "numpy.libs"):
+            if folder.exists():
+                shutil.copytree(folder, Path(name, folder.name))
+        provider = Local(isolation=isolation, packages=name, memory_mb=4096)
+        async with provider.open() as session:
+            box = await session.start(provider.spec())
+            version = await box.run_python("import sys; print(sys.version_info[:2])")
+            if version.stdout != f"{sys.version_info[:2]}\n":
+                pytest.skip("the sandbox's Python is of another version than numpy's")
+            code = "import numpy; print(numpy.arange(4).sum())"
+            result = await box.run_python(code)
+            assert (result.stdout, result.stderr) == ("6\n", "")
+            assert (await box.exec(["python3", "-c", code])).stdout == "6\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it may lie in a folder of root's")

@@ -12,6 +12,12 @@ from .program import HANDOVER, await_program, perform, standard_end
 from .system import OPEN_FILES, Settings, set_limit, state_of, variables, within
 from .wire import EXEC, unpack
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from .confine import Confinement
+
 SPARE_BYTES = 100_000  # the socket to a waiting process takes no larger program in one message
 IGNORED_BY_PYTHON = (_signal.SIGPIPE, _signal.SIGXFSZ)
 
@@ -35,6 +41,28 @@ def close(*files: int) -> None:
         os.close(fd)
 
 
+def become(data: bytes) -> NoReturn:
+    """Turn this process into a plain program."""
+    folder, environment, *command = unpack(data)
+    for number in IGNORED_BY_PYTHON:
+        _signal.signal(number, _signal.SIG_DFL)
+    try:
+        os.chdir(folder)
+        os.execvpe(command[0], command, {**os.environb, **variables(environment)})
+    except (OSError, ValueError, IndexError) as error:
+        status, text = refusal(error)
+        os.write(2, text.encode("utf-8", "backslashreplace"))
+        os._exit(status)
+
+
+def refusal(error: Exception) -> tuple[int, str]:
+    """Exit status and message, as a shell has them, for a program that did not start."""
+    name = getattr(error, "filename", None)
+    reason = getattr(error, "strerror", None) or str(error)
+    subject = f"{os.fsdecode(name)}: " if name else ""
+    return 127 if isinstance(error, FileNotFoundError) else 126, f"{subject}{reason}\n"
+
+
 class Spare:
     """A forked process that waits for its program."""
 
@@ -52,6 +80,11 @@ class Launcher:
         self.nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.spare: Spare | None = None
         self.wants_spare = True
+        self.confinement: Confinement | None = None
+        if settings.readable:
+            from .confine import Confinement
+
+            self.confinement = Confinement(settings.readable, settings.home, settings.filter)
 
     def launch(self, operation: int, data: bytes, limit: int, file: int) -> tuple[int, Pipes]:
         """Start a program; return its process and pipes, of which only the agent's ends are open.
@@ -63,7 +96,7 @@ class Launcher:
             return spare.pid, spare.pipes
         pipes = Pipes()
         try:
-            if operation == EXEC:
+            if operation == EXEC and self.confinement is None:
                 return self._spawn(data, file, pipes), pipes
             return self._fork(operation, data, limit, file, pipes), pipes
         except BaseException:
@@ -145,6 +178,8 @@ class Launcher:
                 if file >= 0:
                     os.dup2(file, standard_end(operation))
                 os.closerange(3, OPEN_FILES)
+                if operation == EXEC:
+                    become(data)
                 os._exit(perform(operation, data, limit))
             finally:
                 os._exit(1)
@@ -167,3 +202,5 @@ class Launcher:
         os.dup2(pipes.error_end, 2)
         set_limit(resource.RLIMIT_AS, self.settings.memory)
         os.chdir(self.settings.home)
+        if self.confinement:
+            self.confinement.enter()

@@ -11,7 +11,7 @@ import select
 import sys
 import time
 
-from .launch import Launcher
+from .launch import Launcher, refusal
 from .program import CHUNK, descriptors
 from .system import (
     SIGKILL,
@@ -88,16 +88,6 @@ class Job:
 def message(number: int, status: int, text: str) -> bytes:
     data = text.encode("utf-8", "backslashreplace")
     return REPLY.pack(number, EXITED, status, 0, len(data), 0.0, 0, len(data)) + data
-
-
-def refusal(operation: int, error: Exception) -> tuple[int, str]:
-    """Exit status and message, as a shell has them, for a program that did not start."""
-    if operation in (READ, WRITE):
-        return getattr(error, "errno", None) or errno.EIO, ""
-    name = getattr(error, "filename", None)
-    reason = getattr(error, "strerror", None) or str(error)
-    subject = f"{os.fsdecode(name)}: " if name else ""
-    return 127 if isinstance(error, FileNotFoundError) else 126, f"{subject}{reason}\n"
 
 
 class Agent:
@@ -224,7 +214,9 @@ class Agent:
         try:
             self.start(job, operation, data, file)
         except (OSError, ValueError, IndexError, MemoryError) as error:
-            self.send(message(job.number, *refusal(operation, error)))
+            lost = getattr(error, "errno", None) or errno.EIO
+            answer = (lost, "") if operation in (READ, WRITE) else refusal(error)
+            self.send(message(job.number, *answer))
         else:
             job.seconds, job.queued = seconds, queue_seconds(job.pid)
             job.deadline = job.begun + seconds
@@ -312,7 +304,7 @@ class Agent:
             if now >= job.deadline and job.outcome == EXITED:
                 self.expire(job, now)
         if now >= self.next_scan:
-            busy = self.watch_memory()
+            busy = self.watch()
             pause = max(SCAN_SECONDS, SCAN_SHARE * (time.monotonic() - now))
             self.next_scan = time.monotonic() + pause if busy or self.jobs else NEVER
 
@@ -325,17 +317,22 @@ class Agent:
             self.stop(job, TIMEOUT)
         job.deadline = NEVER if now >= due else max(due, now + DEADLINE_SECONDS)
 
-    def watch_memory(self) -> bool:
-        """Kill everything when its sum is over the limit; whether there is anything."""
+    def watch(self) -> bool:
+        """Kill everything when its sum is over a limit; whether there is anything."""
         inside = self.inside(processes())
         used = sum(map(memory_of, inside))
         if self.settings.alone:
             used += inode_memory((self.settings.home, b"/tmp", b"/dev/shm"))
-        if used > self.settings.memory:
-            for job in self.jobs.values():
-                job.outcome = OUT_OF_MEMORY
-            kill(self.inside)
+        if len(inside) > self.settings.processes:  # where the kernel does not count them
+            self.end_all(KILLED)
+        elif used > self.settings.memory:
+            self.end_all(OUT_OF_MEMORY)
         return bool(inside)
+
+    def end_all(self, outcome: int) -> None:
+        for job in self.jobs.values():
+            job.outcome = outcome
+        kill(self.inside)
 
 
 def receive_settings(control: _socket.socket) -> Settings:

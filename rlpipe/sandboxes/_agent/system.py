@@ -24,17 +24,23 @@ class Settings:
     """What the host tells the agent first."""
 
     def __init__(self, data: bytes) -> None:
-        numbers, self.home, self.environment, self.packages = unpack(data)
+        numbers, self.home, self.environment, self.packages, readable, self.filter = unpack(data)
+        self.readable = unpack(readable)
+        """What programs may read where Landlock confines them; without any, it does not."""
+
         self.user, self.memory, self.disk, self.processes, alone = SETTINGS.unpack(numbers)
         self.alone = bool(alone)
         """Whether the agent has a pid namespace of its own."""
 
     def apply(self) -> None:
         """Give up what the agent was started with. Not the memory limit: that is its programs'."""
+        if self.readable:
+            from . import confine  # noqa: F401  # while the agent can still read its own folder
         set_limit(resource.RLIMIT_FSIZE, self.disk)
         set_limit(resource.RLIMIT_NOFILE, OPEN_FILES)
         set_limit(resource.RLIMIT_CORE, 0)
-        if self.alone:
+        if self.alone or self.user:
+            # Of a user that nobody else is; elsewhere it would count the host's processes.
             set_limit(resource.RLIMIT_NPROC, self.processes)
         if self.user:
             os.setgroups([])
