@@ -67,11 +67,20 @@ def test_a_name_of_ours_in_the_wrong_section_is_told_what_the_section_has():
         ("sandbox.tags=prod", "sandbox.tags"),
         ("name=a/b", "name"),
         ("seed=-1", "seed"),
+        ("seed=99999999999999999999999", "seed"),
+        ("train.seed=-3", "train.seed"),
+        ("train.seed=4294967296", "train.seed"),
+        ("policy.heads=200", "policy.heads"),
+        ("policy.hidden_size=130", "policy.heads"),
         ("reward.kind=test_pass", "reward"),
     ],
 )
 def test_a_bad_value_is_refused_at_its_key(override, key):
     assert key in findings(override)
+
+
+def test_a_tool_that_has_its_own_default_timeout_keeps_the_bound():
+    assert "tools.bash.timeout" in findings("tools=[bash]", "tools.bash.timeout=-5")
 
 
 def test_an_unknown_kind_names_the_near_one():
