@@ -15,7 +15,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rlpipe.errors import Finding, UnknownComponent, did_you_mean
 
-
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 """What every random generator takes: NumPy's are the narrowest."""
 

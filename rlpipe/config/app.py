@@ -15,10 +15,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlpipe.config import plugins, recipes, resolvers
 from rlpipe.config.compose import compose_spec
-from rlpipe.config.load import Origin, load
+from rlpipe.config.load import load
 from rlpipe.config.origins import origin_of
 from rlpipe.config.overrides import explain, lenient
 from rlpipe.config.paths import CONF
+from rlpipe.config.problems import Origin
 from rlpipe.config.schema import Experiment
 from rlpipe.errors import ConfigError, RlpipeError
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlpipe.config.load import Origin
 from rlpipe.config.paths import CONF, recipe_folders
+from rlpipe.config.problems import Origin
 
 
 def origin_of(overrides: Sequence[str], choices: Mapping[str, Any]) -> Origin:

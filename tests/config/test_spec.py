@@ -12,6 +12,12 @@ from rlpipe.fit import check
 RECIPE_NAMES = sorted(file.stem for file in RECIPES.glob("*.yaml"))
 
 
+def _write_recipe(folder, monkeypatch, text, name="mine"):
+    (folder / "recipes").mkdir(exist_ok=True)
+    (folder / "recipes" / f"{name}.yaml").write_text(text)
+    monkeypatch.chdir(folder)
+
+
 def findings(*overrides, recipe="quickstart"):
     with pytest.raises(ConfigError) as caught:
         load_experiment(recipe, *overrides)
@@ -85,6 +91,70 @@ def test_a_tool_that_has_its_own_default_timeout_keeps_the_bound():
 
 def test_an_unknown_kind_names_the_near_one():
     assert "did you mean 'tests_pass'" in findings("reward.kind=test_pass")["reward"].problem
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.steps=${nope}", "${nope} does not resolve: Interpolation key 'nope' not found"),
+        ("train.steps=${oc.env:RLPIPE_NOPE}", "Environment variable 'RLPIPE_NOPE' not found"),
+        ("train.steps=${train.steps}", "does not resolve"),
+        ("train.kind=${nope}", "does not resolve"),
+        ("name=${nope}", "does not resolve"),
+    ],
+)
+def test_a_reference_that_does_not_resolve_is_told_with_its_key_and_origin(override, said):
+    found = findings(override, "seed=${neither}", "rollout.max_turn=3")
+    key = override.split("=")[0]
+    assert set(found) == {key, "seed", "rollout.max_turn"}
+    assert said in found[key].problem
+    assert found[key].origin == "command line"
+
+
+def test_a_reference_that_does_not_resolve_is_told_of_a_recipe_too(tmp_path, monkeypatch):
+    _write_recipe(tmp_path, monkeypatch, "train:\n  steps: ${nope}\n")
+    (finding,) = findings(recipe="mine").values()
+    assert (finding.key, finding.origin) == ("train.steps", "recipes/mine.yaml")
+
+
+def test_a_spec_may_refer_to_what_hydra_knows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_experiment("quickstart", "output_root=${hydra:runtime.cwd}/o").output_root == (
+        f"{tmp_path}/o"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "known"),
+    [
+        ("train.kind=null", "train.kind", "grpo"),
+        ("backend.kind=5", "backend.kind", "trl"),
+        ("tools.bash.kind=null", "tools.bash.kind", "execute_code"),
+    ],
+)
+def test_a_kind_that_is_no_name_is_one_problem(override, key, known):
+    found = findings("tools=[bash]", override)
+    assert set(found) == {key}
+    assert known in found[key].problem
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "said"),
+    [
+        (["dry_run=maybe"], "dry_run", "'online'"),
+        (
+            ["policy=scripted", "policy.turns=[{tool_cals: []}]"],
+            "policy.turns.0.tool_cals",
+            "'tool_calls'",
+        ),
+        (["policy=scripted", "policy.turns=[5]"], "policy.turns.0", "valid string"),
+        (["evaluate.sample=3"], "evaluate.sample", "'samples'"),
+    ],
+)
+def test_a_value_of_several_types_is_one_problem_at_its_own_key(overrides, key, said):
+    found = findings(*overrides)
+    assert set(found) == {key}
+    assert said in found[key].problem
 
 
 def test_a_missing_value_is_required():
