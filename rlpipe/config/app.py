@@ -17,7 +17,7 @@ from rlpipe.config import plugins, recipes, resolvers
 from rlpipe.config.compose import compose_spec
 from rlpipe.config.load import load
 from rlpipe.config.origins import origin_of
-from rlpipe.config.overrides import explain, lenient
+from rlpipe.config.overrides import check_choices, explain, lenient
 from rlpipe.config.paths import CONF
 from rlpipe.config.problems import Origin
 from rlpipe.config.schema import Experiment
@@ -48,6 +48,7 @@ def launch(args: Sequence[str]) -> None:
             failed.append(error)  # else Hydra would print its own words around ours
             return None
 
+    check_choices(args)
     resolvers.install()
     recipes.install()
     plugins.install()

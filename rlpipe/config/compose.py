@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rlpipe.config import plugins, recipes, resolvers
 from rlpipe.config.load import load
 from rlpipe.config.origins import origin_of
-from rlpipe.config.overrides import explain, lenient
+from rlpipe.config.overrides import check_choices, explain, lenient
 from rlpipe.config.paths import CONF
 from rlpipe.config.problems import Origin
 from rlpipe.config.schema import Experiment
@@ -38,6 +38,7 @@ def compose_spec(*overrides: str) -> tuple[DictConfig, Origin]:
     recipes.install()
     plugins.install()
     GlobalHydra.instance().clear()
+    check_choices(overrides)
     args = lenient(overrides)
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):

@@ -176,6 +176,64 @@ def test_an_unknown_choice_names_the_near_one(override, said):
     assert "did you mean" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("group", "value"),
+    [
+        ("train", "null"),
+        ("train", "5"),
+        ("train", "true"),
+        ("tools", "null"),
+        ("tools", "[bash,5]"),
+        ("teacher", "1.5"),
+        ("recipe", "5"),
+    ],
+)
+def test_a_choice_that_is_no_name_is_one_problem(group, value):
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(None, f"{group}={value}", "sandbox=5")
+    found = {finding.key: finding for finding in caught.value.findings}
+    assert set(found) == {group, "sandbox"}
+    assert f"takes the name of a choice, not {value} (known: " in found[group].problem
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("train: {steps: 3\nseed: 1\n", "recipes/mine.yaml, line 2: "),
+        ("seed: 1\nseed: 2\n", "recipes/mine.yaml, line 2: found duplicate key seed"),
+        ("train: {steps: '${'}\n", "recipes/mine.yaml"),
+        ("defaults: [mine]\n", "recipes/mine.yaml: recipes extend each other in a circle"),
+        ("defaults: [other]\n", "mine -> other -> mine"),
+        ("defaults: 5\n", "defaults: takes a list"),
+        ("defaults: [5, {override /train: 5}]\n", "(got 5) [recipes/mine.yaml]"),
+        ("defaults: [{train: grpo, policy: tiny}]\n", "defaults: an entry is"),
+        ("- seed\n", "recipes/mine.yaml: it is a list"),
+        ("", "recipes/mine.yaml: it is empty"),
+        ("5\n", "recipes/mine.yaml: it holds no options"),
+    ],
+)
+def test_a_broken_recipe_is_told_with_its_file(tmp_path, monkeypatch, text, said):
+    _write_recipe(tmp_path, monkeypatch, "defaults: [mine]\n", name="other")
+    _write_recipe(tmp_path, monkeypatch, text)
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("mine")
+    assert said in str(caught.value)
+
+
+def test_a_recipe_in_another_encoding_is_told_with_its_line(tmp_path, monkeypatch):
+    _write_recipe(tmp_path, monkeypatch, "")
+    (tmp_path / "recipes" / "mine.yaml").write_bytes(b"seed: 1\nname: caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"recipes/mine\.yaml, line 2: it is not in UTF-8"):
+        load_experiment("mine")
+
+
+def test_a_folder_is_no_recipe(tmp_path, monkeypatch):
+    _write_recipe(tmp_path, monkeypatch, "seed: 1\n")
+    (tmp_path / "recipes" / "mime.yaml").mkdir()
+    with pytest.raises(ConfigError, match=r"no recipe named 'mime' \(known: mbpp_trl, mine, "):
+        load_experiment("mime")
+
+
 def test_a_recipe_needs_no_plus():
     assert load_experiment(None, "recipe=quickstart").name == "quickstart"
 
