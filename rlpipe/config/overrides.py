@@ -5,8 +5,9 @@ schema, which knows every option, names all wrong keys at once.
 """
 
 import re
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rlpipe.config.paths import choices, groups
 from rlpipe.errors import ConfigError, Finding, did_you_mean
@@ -31,6 +32,40 @@ def _lenient(arg: str) -> str:
     if not _VALUE.match(arg) or key.startswith("hydra.") or key in groups():
         return f"+{arg}" if key in _ADDED and "=" in arg else arg
     return f"+{arg}" if key in _ADDED else f"++{arg}"
+
+
+def flags_first(args: Sequence[str]) -> list[str]:
+    """Put Hydra's flags before the overrides: argparse takes none between them.
+
+    Raises:
+        ConfigError: there is no such flag, or its value is wrong.
+    """
+    if not any(arg.startswith("-") for arg in args):
+        return list(args)
+    from hydra._internal.utils import get_args_parser
+
+    def refuse(message: str) -> NoReturn:
+        raise ConfigError(f"{message}; rlpipe --hydra-help shows every flag")
+
+    parser = get_args_parser()
+    parser.error = refuse  # type: ignore[method-assign]
+    flags: list[str] = []
+    others: list[str] = []
+    left = deque(args)
+    while left:
+        arg = left.popleft()
+        if not arg.startswith("-"):
+            others.append(arg)
+            continue
+        action = parser._option_string_actions.get(arg)
+        if action and action.nargs == "?":  # its value may be left out
+            given = left and left[0] in (action.choices or ())
+            arg = f"{action.option_strings[0]}={left.popleft() if given else action.const}"
+        flags.append(arg)
+        if action and action.nargs is None and left:
+            flags.append(left.popleft())
+    parser.parse_args([*flags, *others])
+    return flags + others
 
 
 def check_choices(args: Sequence[str]) -> None:
