@@ -9,11 +9,14 @@ import importlib
 import pkgutil
 from functools import cache
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rlpipe.errors import Finding, UnknownComponent, did_you_mean
+
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+"""What every random generator takes: NumPy's are the narrowest."""
 
 
 class Section(BaseModel):

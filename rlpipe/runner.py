@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+import shlex
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from pathlib import Path
 from rlpipe import interrupts, provenance
 from rlpipe.config.schema import Experiment
 from rlpipe.console import Console
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, Finding
 from rlpipe.evaluation import Evaluation
 from rlpipe.execution import Execution, open_execution
 from rlpipe.fit import acting, check
@@ -42,17 +43,23 @@ class RunResult:
         return values[-1] if values else None
 
 
-def run(experiment: Experiment, folder: Path | None = None) -> RunResult:
+def run(
+    experiment: Experiment, folder: Path | None = None, overrides: Sequence[str] = ()
+) -> RunResult:
     """Run an experiment to its end and return what it came to.
 
     Args:
         folder: where to write; null makes a new folder under `experiment.output_root`.
+        overrides: what the command line set, for the commands that are offered at the end.
 
     Raises:
         ConfigError: the spec is wrong; nothing was started.
         RunError: the run could not go on; its folder says how far it came.
     """
     findings = check(experiment)
+    if experiment.dry_run:
+        said = "asks for a check, not for a run; leave it out, or call rlpipe.check(experiment)"
+        findings.append(Finding("dry_run", said))
     if findings:
         raise ConfigError(findings)
     stored = RunFolder.create(experiment, folder)
@@ -68,7 +75,7 @@ def run(experiment: Experiment, folder: Path | None = None) -> RunResult:
             raise
     result = RunResult(stored.path, read_metrics(stored.path), evaluations)
     stored.note(status="done", ended=_now(), result=_headline(result))
-    console.closing(result.folder, evaluations, _next_steps(experiment, result))
+    console.closing(result.folder, evaluations, _next_steps(experiment, result.folder, overrides))
     return result
 
 
@@ -143,19 +150,26 @@ async def _collect(execution: Execution, actor: Actor) -> None:
     execution.console.collected(groups, time.monotonic() - began)
 
 
-def _next_steps(experiment: Experiment, result: RunResult) -> list[str]:
-    """What to type next."""
-    if experiment.mode != "train":
-        return [f"less {result.folder}/trajectories/*.jsonl"]
-    again = f"rlpipe +recipe={experiment.name} seed={experiment.seed + 1}"
-    trained = (
-        f"policy=trainable policy.model={result.folder}/checkpoints/step_{experiment.train.steps}"
-    )
-    return [
-        f"{again}                    the same with other tasks and weights",
-        f"less {result.folder}/trajectories/step_{experiment.train.steps}.jsonl",
-        f"rlpipe +recipe={experiment.name} mode=eval {trained}",
-    ]
+def _next_steps(experiment: Experiment, folder: Path, overrides: Sequence[str]) -> list[str]:
+    """What to type next; only files that there are, and commands only after a command."""
+    files = sorted(folder.glob("trajectories/*.jsonl"), key=lambda file: file.stat().st_mtime)
+    steps = [f"less {files[-1]}"] if files else []
+    if experiment.mode != "train" or not overrides:
+        return steps
+    again = _command(overrides, ("seed=",), f"seed={experiment.seed + 1}")
+    steps.insert(0, f"{again}                    the same with other tasks and weights")
+    checkpoint = folder / "checkpoints" / f"step_{experiment.train.steps}"
+    if checkpoint.is_dir():
+        trained = ("mode=eval", "policy=trainable", f"policy.model={checkpoint}")
+        steps.append(_command(overrides, ("mode=", "policy=", "policy."), *trained))
+    return steps
+
+
+def _command(overrides: Sequence[str], without: tuple[str, ...], *instead: str) -> str:
+    """The command line once more, with some of its settings replaced."""
+    typed = (said if said.startswith("+recipe=") else said.lstrip("+") for said in overrides)
+    kept = [said for said in typed if not said.startswith(without)]
+    return shlex.join(["rlpipe", *kept, *instead])
 
 
 def _headline(result: RunResult) -> dict[str, float | None]:

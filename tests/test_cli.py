@@ -53,7 +53,53 @@ def test_a_typo_is_one_line_and_exit_status_2(tmp_path):
         "rlpipe: train.leraning_rate: no such option of train 'grpo'; "
         "did you mean 'learning_rate'? [command line]\n"
     )
-    assert not run_folders(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_is_a_path_leaves_no_folder(tmp_path):
+    done = rlpipe("+recipe=quickstart", "name=a/b", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_not_written_into_the_folder_of_another(tmp_path):
+    (tmp_path / "old" / ".hydra").mkdir(parents=True)
+    (tmp_path / "old" / "manifest.json").write_text("{}")
+    done = rlpipe(*COLLECT, "hydra.run.dir=old", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("rlpipe: hydra.run.dir: old holds a run already")
+    assert list((tmp_path / "old" / ".hydra").iterdir()) == []
+
+
+def test_flags_may_stand_between_overrides(tmp_path):
+    done = rlpipe("+recipe=quickstart", "--cfg", "job", "seed=7", cwd=tmp_path)
+    assert "seed: 7" in done.stdout, done.stderr
+    wrong = rlpipe("+recipe=quickstart", "--cfg", "jib", cwd=tmp_path)
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+
+
+def test_a_dry_run_of_a_sweep_tells_of_every_bad_job(tmp_path):
+    done = rlpipe("-m", "+recipe=quickstart", "train.steps=0,-1,5", "dry_run=true", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout.count(": valid") == 1
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if line.endswith(":")] == [
+        "rlpipe: train.steps=0:",
+        "rlpipe: train.steps=-1:",
+    ]
+    assert len(lines) == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_of_a_sweep_says_why_a_job_is_invalid(tmp_path):
+    done = rlpipe("-m", *COLLECT, "name=sweep", "collect.group_size=0,1", cwd=tmp_path)
+    assert done.returncode == 2
+    folder = next((tmp_path / "outputs" / "sweep").iterdir())
+    noted = json.loads((folder / "0" / "manifest.json").read_text())
+    assert noted["status"] == "invalid"
+    assert noted["error"].startswith("collect.group_size: ")
+    assert "invalid" in done.stdout
+    assert json.loads((folder / "1" / "manifest.json").read_text())["status"] == "done"
 
 
 def test_a_dry_run_says_what_would_run_and_leaves_nothing(tmp_path):

@@ -7,20 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import hydra
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from rlpipe.config import plugins, recipes, resolvers
+from rlpipe.config import plugins, recipes, resolvers, sweep
 from rlpipe.config.compose import compose_spec
-from rlpipe.config.load import Origin, load
+from rlpipe.config.load import load
 from rlpipe.config.origins import origin_of
-from rlpipe.config.overrides import explain, lenient
+from rlpipe.config.overrides import check_choices, explain, flags_first, lenient
 from rlpipe.config.paths import CONF
+from rlpipe.config.problems import Origin
 from rlpipe.config.schema import Experiment
-from rlpipe.errors import ConfigError, RlpipeError
+from rlpipe.errors import ConfigError, Finding, RlpipeError, RunError
 
 
 def launch(args: Sequence[str]) -> None:
@@ -30,50 +32,97 @@ def launch(args: Sequence[str]) -> None:
         ConfigError: the spec is wrong.
         RunError: a run could not go on.
     """
-    if _is_single_dry_run(args):
-        cfg, origin = compose_spec(*args)
-        with _located(origin):
-            dry_run(load(cfg, origin))
-        return
-    failed: list[RlpipeError] = []
+    check_choices(args)
+    args = flags_first(args)
+    try:
+        if not (_is_single(args) and _settled(args)):
+            _hand_over(args)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error)) from None
+
+
+def _is_single(args: Sequence[str]) -> bool:
+    """Whether the arguments are those of one job, which can be judged before Hydra starts it."""
+    elsewhere = ("-", "sweep=", "hydra.mode=")
+    return not any(arg.lstrip("+").startswith(elsewhere) for arg in args)
+
+
+def _settled(args: Sequence[str]) -> bool:
+    """Judge a job while nothing is written yet; whether that is all that was asked for.
+
+    Hydra makes a job's folder before it calls the job, and would write into that of another run.
+    """
+    from rlpipe.fit import check
+
+    cfg, origin = compose_spec(*args)
+    experiment = load(cfg, origin)
+    with _located(origin):
+        if experiment.dry_run:
+            dry_run(experiment)
+            return True
+        if findings := check(experiment):
+            raise ConfigError(findings)
+    settings = HydraConfig.get()
+    if settings.mode != RunMode.MULTIRUN and Path(settings.run.dir, "manifest.json").exists():
+        said = f"{settings.run.dir} holds a run already; name a folder that does not exist"
+        raise ConfigError([Finding("hydra.run.dir", said, "command line")])
+    return False
+
+
+def _hand_over(args: Sequence[str]) -> None:
+    """Let Hydra start the job or jobs. It would print its own words around an error of ours."""
+    failed: list[tuple[list[str], RlpipeError]] = []
 
     @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
     def rlpipe(cfg: DictConfig) -> float | None:
         try:
             return _job(cfg)
         except RlpipeError as error:
-            if HydraConfig.get().mode == RunMode.MULTIRUN:
-                raise  # the sweep goes on with its other jobs and fails at its end
-            failed.append(error)  # else Hydra would print its own words around ours
+            settings = HydraConfig.get()
+            swept = settings.mode == RunMode.MULTIRUN
+            if isinstance(error, ConfigError) and swept:
+                sweep.note_invalid(Path(settings.runtime.output_dir), error)
+            if not _returns_here(settings):
+                raise
+            failed.append((list(settings.overrides.task) if swept else [], error))
             return None
 
     resolvers.install()
     recipes.install()
     plugins.install()
-    sys.argv[1:] = _multirun_first(lenient(args))
-    try:
-        rlpipe()
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error)) from None
+    given = lenient(args)
+    sys.argv[:] = ["rlpipe", *given]
+    rlpipe()
+    if (failed and {"-m", "--multirun"} & set(args)) or len(failed) > 1:
+        raise _of_jobs(failed, given)
     if failed:
-        raise failed[0]
+        raise _of_jobs(failed, given) if failed[0][0] else failed[0][1]
 
 
-def _is_single_dry_run(args: Sequence[str]) -> bool:
-    """Whether Hydra's job machinery, which composes every spec twice, can be left out."""
-    flagged = any(arg.startswith("-") or arg.lstrip("+").startswith("sweep=") for arg in args)
-    return not flagged and any(arg in ("dry_run=true", "dry_run=online") for arg in args)
+def _returns_here(settings: HydraConf) -> bool:
+    """Whether a job may tell of its error by leaving it in this process.
+
+    Other launchers run it in another one, and other sweepers want to know of the error.
+    """
+    plain = (settings.sweeper.get("_target_"), settings.launcher.get("_target_"))
+    return settings.mode != RunMode.MULTIRUN or all("core_plugins" in str(name) for name in plain)
 
 
-def _multirun_first(args: Sequence[str]) -> list[str]:
-    """Argparse takes no override after a flag that stands between overrides."""
-    flags = [arg for arg in args if arg in ("-m", "--multirun")]
-    return flags + [arg for arg in args if arg not in flags]
+def _of_jobs(failed: Sequence[tuple[list[str], RlpipeError]], given: Sequence[str]) -> RlpipeError:
+    """The errors of a sweep's jobs, each below what was set for that job alone."""
+    lines: list[str] = []
+    common = {override.lower() for override in given}  # Hydra writes `true` as `True`
+    for overrides, error in failed:
+        own = [override.lstrip("+") for override in overrides if override.lower() not in common]
+        lines += [f"{' '.join(own)}:", *(f"  {line}" for line in str(error).splitlines())]
+    wrong = all(isinstance(error, ConfigError) for _, error in failed)
+    return (ConfigError if wrong else RunError)("\n".join(lines))
 
 
 def _job(cfg: DictConfig) -> float | None:
     settings = HydraConfig.get()
-    origin = origin_of(list(settings.overrides.task), settings.runtime.choices)
+    overrides = list(settings.overrides.task)
+    origin = origin_of(overrides, settings.runtime.choices)
     experiment = load(cfg, origin)
     with _located(origin):
         if experiment.dry_run:
@@ -81,7 +130,7 @@ def _job(cfg: DictConfig) -> float | None:
             return None
         from rlpipe.runner import run
 
-        result = run(experiment, Path(settings.runtime.output_dir))
+        result = run(experiment, Path(settings.runtime.output_dir), overrides)
     return result.last(experiment.objective)
 
 

@@ -2,15 +2,17 @@
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rlpipe.config import plugins, recipes, resolvers
-from rlpipe.config.load import Origin, load
+from rlpipe.config.load import load
 from rlpipe.config.origins import origin_of
-from rlpipe.config.overrides import explain, lenient
+from rlpipe.config.overrides import check_choices, explain, lenient
 from rlpipe.config.paths import CONF
+from rlpipe.config.problems import Origin
 from rlpipe.config.schema import Experiment
 from rlpipe.errors import ConfigError
 
@@ -36,6 +38,7 @@ def compose_spec(*overrides: str) -> tuple[DictConfig, Origin]:
     recipes.install()
     plugins.install()
     GlobalHydra.instance().clear()
+    check_choices(overrides)
     args = lenient(overrides)
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -43,9 +46,9 @@ def compose_spec(*overrides: str) -> tuple[DictConfig, Origin]:
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error)) from None
     origin = origin_of(args, cfg.hydra.runtime.choices)
-    name = cfg.name  # names the run after the recipe, which only Hydra's part of the tree knows
     OmegaConf.set_readonly(cfg, False)
     with open_dict(cfg):
-        cfg.name = name
+        cfg.hydra.runtime.output_dir = "${hydra.run.dir}"
+        HydraConfig.instance().set_config(cfg)  # what `${hydra:...}` and a run's name refer to
         del cfg["hydra"]
     return cfg, origin

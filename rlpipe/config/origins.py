@@ -1,13 +1,13 @@
 """Tell where the value of a key came from: the command line, the recipe, or a file of a choice."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
-from rlpipe.config.load import Origin
-from rlpipe.config.paths import CONF, recipe_folders
+from rlpipe.config.paths import CONF
+from rlpipe.config.problems import Origin
+from rlpipe.config.recipe_file import bases, file_of, shown
 
 
 def origin_of(overrides: Sequence[str], choices: Mapping[str, Any]) -> Origin:
@@ -50,20 +50,13 @@ def _files(choices: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _recipe_chain(name: str) -> Iterator[tuple[str, Any]]:
     """The recipe's file, then those that it extends."""
-    files = (folder / f"{name}.yaml" for folder in recipe_folders())
-    file = next((file for file in files if file.is_file()), None)
+    file = file_of(name)
     if file is None:
         return
     tree = OmegaConf.load(file)
-    yield _short(file), tree
-    defaults = tree.get("defaults") if isinstance(tree, DictConfig) else None
-    for entry in defaults or []:
-        if isinstance(entry, str) and entry != "_self_":
-            yield from _recipe_chain(entry)
-
-
-def _short(file: Path) -> str:
-    return f"recipes/{file.name}"
+    yield shown(file), tree
+    for base in bases(tree):
+        yield from _recipe_chain(base)
 
 
 def _holds(tree: Any, key: str) -> bool:

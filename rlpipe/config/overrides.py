@@ -5,11 +5,12 @@ schema, which knows every option, names all wrong keys at once.
 """
 
 import re
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rlpipe.config.paths import choices, groups
-from rlpipe.errors import did_you_mean
+from rlpipe.errors import ConfigError, Finding, did_you_mean
 
 _VALUE = re.compile(r"[A-Za-z_][\w.]*=")
 _ADDED = ("recipe", "sweep")
@@ -31,6 +32,75 @@ def _lenient(arg: str) -> str:
     if not _VALUE.match(arg) or key.startswith("hydra.") or key in groups():
         return f"+{arg}" if key in _ADDED and "=" in arg else arg
     return f"+{arg}" if key in _ADDED else f"++{arg}"
+
+
+def flags_first(args: Sequence[str]) -> list[str]:
+    """Put Hydra's flags before the overrides: argparse takes none between them.
+
+    Raises:
+        ConfigError: there is no such flag, or its value is wrong.
+    """
+    if not any(arg.startswith("-") for arg in args):
+        return list(args)
+    from hydra._internal.utils import get_args_parser
+
+    def refuse(message: str) -> NoReturn:
+        raise ConfigError(f"{message}; rlpipe --hydra-help shows every flag")
+
+    parser = get_args_parser()
+    parser.error = refuse  # type: ignore[method-assign]
+    flags: list[str] = []
+    others: list[str] = []
+    left = deque(args)
+    while left:
+        arg = left.popleft()
+        if not arg.startswith("-"):
+            others.append(arg)
+            continue
+        action = parser._option_string_actions.get(arg)
+        if action and action.nargs == "?":  # its value may be left out
+            given = left and left[0] in (action.choices or ())
+            arg = f"{action.option_strings[0]}={left.popleft() if given else action.const}"
+        flags.append(arg)
+        if action and action.nargs is None and left:
+            flags.append(left.popleft())
+    parser.parse_args([*flags, *others])
+    return flags + others
+
+
+def check_choices(args: Sequence[str]) -> None:
+    """Refuse what Hydra would trip over: a choice that is no name, a value without a key.
+
+    Raises:
+        ConfigError: with one finding for every such argument.
+    """
+    findings = [Finding("", f"{arg!r} has no key before its =") for arg in args if arg[:1] == "="]
+    for arg in args:
+        group, sign, value = arg.lstrip("+").partition("=")
+        if sign and group in (*_ADDED, *groups()) and not _names(arg):
+            hint = f"; {group}=[] chooses none" if group in ("tools", "tracker") else ""
+            known = ", ".join(choices(group))
+            said = f"takes the name of a choice, not {value} (known: {known}){hint}"
+            findings.append(Finding(group, said, "command line"))
+    if findings:
+        raise ConfigError(findings)
+
+
+def _names(arg: str) -> bool:
+    """Whether a choice is a name or a list of names, for each job of a sweep."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString
+    from hydra.errors import OverrideParseException
+
+    def is_name(value: Any) -> bool:
+        return isinstance(value, str | QuotedString | Glob)
+
+    try:
+        value = OverridesParser.create().parse_override(arg).value()
+    except OverrideParseException:
+        return True  # Hydra says what is wrong with it
+    values = value.list if isinstance(value, ChoiceSweep) else [value]
+    return all(all(map(is_name, v)) if isinstance(v, list) else is_name(v) for v in values)
 
 
 def explain(error: Exception) -> str:

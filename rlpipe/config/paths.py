@@ -19,7 +19,9 @@ def recipe_folders() -> list[Path]:
 def choices(group: str) -> list[str]:
     """The names that may stand behind `group=`."""
     folders = recipe_folders() if group == "recipe" else [CONF / group]
-    return sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+    return sorted(
+        {file.stem for folder in folders for file in folder.glob("*.yaml") if file.is_file()}
+    )
 
 
 def groups() -> list[str]:

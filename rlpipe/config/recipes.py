@@ -12,9 +12,9 @@ from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import OmegaConf
 
 from rlpipe.config.paths import recipe_folders
+from rlpipe.config.recipe_file import read
 
 GROUP = "recipe"
 
@@ -49,7 +49,7 @@ class RecipeSource(ConfigSource):
         return ConfigResult(
             provider=self.provider,
             path=str(file),
-            config=OmegaConf.load(file),
+            config=read(file),
             header={"package": "_global_"},
         )
 
@@ -58,7 +58,7 @@ class RecipeSource(ConfigSource):
             return [] if results_filter == ObjectType.CONFIG else [GROUP]
         if results_filter == ObjectType.GROUP:
             return []
-        return sorted(file.stem for file in Path(self.path).glob("*.yaml"))
+        return sorted(file.stem for file in Path(self.path).glob("*.yaml") if file.is_file())
 
 
 class RecipeSearchPath(SearchPathPlugin):

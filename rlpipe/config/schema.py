@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializeAsAny, field_validator
 
 from rlpipe.backends.base import Backend
-from rlpipe.component import Section, chosen
+from rlpipe.component import Section, Seed, chosen
 from rlpipe.datasets.base import Dataset
 from rlpipe.policies.base import Policy
 from rlpipe.rewards.base import Reward
@@ -61,7 +61,7 @@ class Experiment(Section):
     """One experiment: everything that a run is made of."""
 
     name: str = Field(pattern=r"^[\w.+-]+$")
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     mode: Literal["train", "collect", "eval"] = "train"
     dry_run: bool | Literal["online"] = False
     output_root: str = "outputs"

@@ -20,6 +20,14 @@ class SweepFolder(Callback):
             folder = Path(config.hydra.sweep.dir).absolute()
 
 
+def note_invalid(job: Path, error: Exception) -> None:
+    """Leave the reason in the folder of a job that was never started, for the table."""
+    file = job / "manifest.json"
+    if not file.exists():
+        reason = "; ".join(str(error).splitlines())
+        file.write_text(json.dumps({"status": "invalid", "error": reason}) + "\n")
+
+
 def rows(sweep: Path) -> list[tuple[str, str, str, str]]:
     """Job, what was set for it, how it ended, and its figures; in the order of the jobs."""
     jobs = [job for job in sweep.iterdir() if (job / ".hydra").is_dir()]

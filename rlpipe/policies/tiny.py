@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from rlpipe.policies.base import Policy
 
@@ -33,13 +33,22 @@ class Tiny(Policy):
     kind: Literal["tiny"] = "tiny"
     hidden_size: int = Field(128, ge=16)
     layers: int = Field(2, ge=1)
-    heads: int = Field(4, ge=1)
+    heads: int = Field(4, ge=1, validate_default=True)
     intermediate_size: int = Field(384, ge=16)
     vocabulary: int = Field(400, ge=300)
     """Tokens at most; the first 256 are the bytes."""
 
     context: int = Field(4096, ge=64)
     """Positions."""
+
+    @field_validator("heads")
+    @classmethod
+    def _splits_the_hidden_size(cls, heads: int, info: ValidationInfo) -> int:
+        """Rotary positions turn the numbers of a head in pairs, so a head's size is even."""
+        size = info.data.get("hidden_size")  # absent where it is wrong itself
+        if size is not None and size % (2 * heads):
+            raise ValueError(f"hidden_size={size} is no multiple of twice the heads")
+        return heads
 
     def load(self, seed: int) -> tuple[Any, Any]:
         """Make the model and its tokenizer; the same seed gives the same weights."""

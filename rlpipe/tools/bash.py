@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.tools import base
 from rlpipe.tools.base import Observation, Tool
@@ -16,7 +18,7 @@ class Bash(Tool):
     """Run a command in bash and return its exit code and output. Files stay between calls."""
 
     kind: Literal["bash"] = "bash"
-    timeout: float = 30.0
+    timeout: float = Field(30.0, gt=0)
     """Seconds for one command; when they are over, everything that it started is killed."""
 
     Arguments = Command

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from rlpipe.component import Component
+from rlpipe.component import Component, Seed
 
 
 class Train(Component):
@@ -26,7 +26,7 @@ class Train(Component):
     lora_rank: int | None = Field(None, ge=1)
     """Rank of a LoRA adapter; null trains every weight."""
 
-    seed: int | None = None
+    seed: Seed | None = None
     """Of weights that are made on the spot and of the trainer; null takes the experiment's."""
 
     eval_every: int | None = Field(None, ge=1)

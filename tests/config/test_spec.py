@@ -12,6 +12,12 @@ from rlpipe.fit import check
 RECIPE_NAMES = sorted(file.stem for file in RECIPES.glob("*.yaml"))
 
 
+def _write_recipe(folder, monkeypatch, text, name="mine"):
+    (folder / "recipes").mkdir(exist_ok=True)
+    (folder / "recipes" / f"{name}.yaml").write_text(text)
+    monkeypatch.chdir(folder)
+
+
 def findings(*overrides, recipe="quickstart"):
     with pytest.raises(ConfigError) as caught:
         load_experiment(recipe, *overrides)
@@ -67,6 +73,11 @@ def test_a_name_of_ours_in_the_wrong_section_is_told_what_the_section_has():
         ("sandbox.tags=prod", "sandbox.tags"),
         ("name=a/b", "name"),
         ("seed=-1", "seed"),
+        ("seed=99999999999999999999999", "seed"),
+        ("train.seed=-3", "train.seed"),
+        ("train.seed=4294967296", "train.seed"),
+        ("policy.heads=200", "policy.heads"),
+        ("policy.hidden_size=130", "policy.heads"),
         ("reward.kind=test_pass", "reward"),
     ],
 )
@@ -74,8 +85,76 @@ def test_a_bad_value_is_refused_at_its_key(override, key):
     assert key in findings(override)
 
 
+def test_a_tool_that_has_its_own_default_timeout_keeps_the_bound():
+    assert "tools.bash.timeout" in findings("tools=[bash]", "tools.bash.timeout=-5")
+
+
 def test_an_unknown_kind_names_the_near_one():
     assert "did you mean 'tests_pass'" in findings("reward.kind=test_pass")["reward"].problem
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.steps=${nope}", "${nope} does not resolve: Interpolation key 'nope' not found"),
+        ("train.steps=${oc.env:RLPIPE_NOPE}", "Environment variable 'RLPIPE_NOPE' not found"),
+        ("train.steps=${train.steps}", "does not resolve"),
+        ("train.kind=${nope}", "does not resolve"),
+        ("name=${nope}", "does not resolve"),
+    ],
+)
+def test_a_reference_that_does_not_resolve_is_told_with_its_key_and_origin(override, said):
+    found = findings(override, "seed=${neither}", "rollout.max_turn=3")
+    key = override.split("=")[0]
+    assert set(found) == {key, "seed", "rollout.max_turn"}
+    assert said in found[key].problem
+    assert found[key].origin == "command line"
+
+
+def test_a_reference_that_does_not_resolve_is_told_of_a_recipe_too(tmp_path, monkeypatch):
+    _write_recipe(tmp_path, monkeypatch, "train:\n  steps: ${nope}\n")
+    (finding,) = findings(recipe="mine").values()
+    assert (finding.key, finding.origin) == ("train.steps", "recipes/mine.yaml")
+
+
+def test_a_spec_may_refer_to_what_hydra_knows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_experiment("quickstart", "output_root=${hydra:runtime.cwd}/o").output_root == (
+        f"{tmp_path}/o"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "known"),
+    [
+        ("train.kind=null", "train.kind", "grpo"),
+        ("backend.kind=5", "backend.kind", "trl"),
+        ("tools.bash.kind=null", "tools.bash.kind", "execute_code"),
+    ],
+)
+def test_a_kind_that_is_no_name_is_one_problem(override, key, known):
+    found = findings("tools=[bash]", override)
+    assert set(found) == {key}
+    assert known in found[key].problem
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "said"),
+    [
+        (["dry_run=maybe"], "dry_run", "'online'"),
+        (
+            ["policy=scripted", "policy.turns=[{tool_cals: []}]"],
+            "policy.turns.0.tool_cals",
+            "'tool_calls'",
+        ),
+        (["policy=scripted", "policy.turns=[5]"], "policy.turns.0", "valid string"),
+        (["evaluate.sample=3"], "evaluate.sample", "'samples'"),
+    ],
+)
+def test_a_value_of_several_types_is_one_problem_at_its_own_key(overrides, key, said):
+    found = findings(*overrides)
+    assert set(found) == {key}
+    assert said in found[key].problem
 
 
 def test_a_missing_value_is_required():
@@ -95,6 +174,64 @@ def test_an_unknown_choice_names_the_near_one(override, said):
     with pytest.raises(ConfigError, match=said) as caught:
         load_experiment(None, override)
     assert "did you mean" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("group", "value"),
+    [
+        ("train", "null"),
+        ("train", "5"),
+        ("train", "true"),
+        ("tools", "null"),
+        ("tools", "[bash,5]"),
+        ("teacher", "1.5"),
+        ("recipe", "5"),
+    ],
+)
+def test_a_choice_that_is_no_name_is_one_problem(group, value):
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(None, f"{group}={value}", "sandbox=5")
+    found = {finding.key: finding for finding in caught.value.findings}
+    assert set(found) == {group, "sandbox"}
+    assert f"takes the name of a choice, not {value} (known: " in found[group].problem
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("train: {steps: 3\nseed: 1\n", "recipes/mine.yaml, line 2: "),
+        ("seed: 1\nseed: 2\n", "recipes/mine.yaml, line 2: found duplicate key seed"),
+        ("train: {steps: '${'}\n", "recipes/mine.yaml"),
+        ("defaults: [mine]\n", "recipes/mine.yaml: recipes extend each other in a circle"),
+        ("defaults: [other]\n", "mine -> other -> mine"),
+        ("defaults: 5\n", "defaults: takes a list"),
+        ("defaults: [5, {override /train: 5}]\n", "(got 5) [recipes/mine.yaml]"),
+        ("defaults: [{train: grpo, policy: tiny}]\n", "defaults: an entry is"),
+        ("- seed\n", "recipes/mine.yaml: it is a list"),
+        ("", "recipes/mine.yaml: it is empty"),
+        ("5\n", "recipes/mine.yaml: it holds no options"),
+    ],
+)
+def test_a_broken_recipe_is_told_with_its_file(tmp_path, monkeypatch, text, said):
+    _write_recipe(tmp_path, monkeypatch, "defaults: [mine]\n", name="other")
+    _write_recipe(tmp_path, monkeypatch, text)
+    with pytest.raises(ConfigError) as caught:
+        load_experiment("mine")
+    assert said in str(caught.value)
+
+
+def test_a_recipe_in_another_encoding_is_told_with_its_line(tmp_path, monkeypatch):
+    _write_recipe(tmp_path, monkeypatch, "")
+    (tmp_path / "recipes" / "mine.yaml").write_bytes(b"seed: 1\nname: caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"recipes/mine\.yaml, line 2: it is not in UTF-8"):
+        load_experiment("mine")
+
+
+def test_a_folder_is_no_recipe(tmp_path, monkeypatch):
+    _write_recipe(tmp_path, monkeypatch, "seed: 1\n")
+    (tmp_path / "recipes" / "mime.yaml").mkdir()
+    with pytest.raises(ConfigError, match=r"no recipe named 'mime' \(known: mbpp_trl, mine, "):
+        load_experiment("mime")
 
 
 def test_a_recipe_needs_no_plus():

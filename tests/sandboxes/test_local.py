@@ -149,7 +149,11 @@ async def test_an_interpreter_that_does_not_start():
 @pytest.mark.parametrize(
     ("text", "retryable", "part"),
     [
-        ("bwrap: No permissions to create new namespace, likely because\nx", False, "isolation: landlock"),
+        (
+            "bwrap: No permissions to create new namespace, likely because\nx",
+            False,
+            "isolation: landlock",
+        ),
         ("bwrap: setting up uid map: Permission denied\n", False, "user namespaces"),
         (
             "bwrap: Creating new namespace failed: Resource temporarily unavailable",
