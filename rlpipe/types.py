@@ -41,6 +41,10 @@ class PythonTests(Data):
     entry_points: tuple[str, ...] = ()
     """Names that the tests take from the candidate; every other name is the grader's own."""
 
+    classes: tuple[str, ...] = ()
+    """Those of `entry_points` that are classes: only objects of these may be compared, ordered and
+    reckoned with by methods of their own, since any other object that does so judges itself."""
+
     @property
     def all(self) -> tuple[str, ...]:
         return self.visible + self.hidden

@@ -22,7 +22,7 @@ from pydantic_core import from_json
 
 from rlpipe.datasets.base import Dataset
 from rlpipe.errors import ConfigError, Finding
-from rlpipe.grading.names import names_defined
+from rlpipe.grading.names import classes_defined, names_defined
 from rlpipe.types import Message, PythonTests, Task
 
 LONGEST_LINE = 10_000_000
@@ -181,6 +181,7 @@ def _tests(row: Row) -> PythonTests | None:
         imports=row.imports,
         setup=row.setup,
         entry_points=names_defined(row.reference or ""),
+        classes=classes_defined(row.reference or ""),
     )
 
 
