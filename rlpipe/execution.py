@@ -213,7 +213,7 @@ async def open_execution(
         collector = Collector(
             experiment.rollout,
             experiment.tools,
-            experiment.reward,
+            await stack.enter_async_context(experiment.reward.open()),
             pool,
             experiment.seed,
             on_attempt=partial(_record_failure, folder),
@@ -254,15 +254,14 @@ def _refuse_empty(experiment: Experiment, splits: Splits) -> None:
     if experiment.mode == "eval" and not splits.held_out:
         raise ConfigError([Finding("dataset.held_out", "no task is held out to evaluate on")])
     lacking = [
-        f"{task.id}: {need}"
+        (reward.kind, f"{task.id}: {need}")
         for task in splits.all
-        for need in experiment.reward.needs_task
+        for reward in experiment.reward.each()
+        for need in reward.needs_task
         if getattr(task, need) is None
     ]
     if lacking:
-        kind = experiment.reward.kind
-        raise ConfigError(
-            [Finding("reward.kind", f"{kind!r} needs what a task lacks: {lacking[0]}")]
-        )
+        kind, what = lacking[0]
+        raise ConfigError([Finding("reward.kind", f"{kind!r} needs what a task lacks: {what}")])
     if fit.needs_teacher(experiment) and experiment.teacher is None:
         raise ConfigError([Finding("teacher", "needed, but none is chosen")])

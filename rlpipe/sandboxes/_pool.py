@@ -62,6 +62,7 @@ class LazySandbox(Sandbox):
         files: Mapping[str, str],
         tally: Callable[[], _Tally],
         want: "Callable[[LazySandbox], None]",
+        renew: "Callable[[LazySandbox], None]",
         release: "Callable[[LazySandbox], Awaitable[None]]",
     ) -> None:
         self.id = ""
@@ -71,9 +72,11 @@ class LazySandbox(Sandbox):
         self._files = files
         self._tally = tally
         self._want = want
+        self._renew = renew
         self._release = release
         self._prepared: asyncio.Task[Sandbox] | None = None
         self._token = object()
+        self._touched = False
         self._released = False
 
     @property
@@ -91,7 +94,7 @@ class LazySandbox(Sandbox):
         timeout: float | None = None,
         max_output: int | None = None,
     ) -> ExecResult:
-        sandbox = await self._ready()
+        sandbox = await self._ready(touches=True)
         return await self._counted(
             sandbox.exec(
                 command, cwd=cwd, env=env, stdin=stdin, timeout=timeout, max_output=max_output
@@ -106,7 +109,7 @@ class LazySandbox(Sandbox):
         timeout: float | None = None,
         max_output: int | None = None,
     ) -> ExecResult:
-        sandbox = await self._ready()
+        sandbox = await self._ready(touches=True)
         return await self._counted(
             sandbox.run_python(code, stdin=stdin, timeout=timeout, max_output=max_output)
         )
@@ -115,11 +118,22 @@ class LazySandbox(Sandbox):
         return await (await self._ready()).read_file(path, max_bytes=max_bytes)
 
     async def write_file(self, path: str, data: bytes | str) -> None:
-        await (await self._ready()).write_file(path, data)
+        await (await self._ready(touches=True)).write_file(path, data)
+
+    async def reset(self) -> None:
+        if self._touched:
+            self._renew(self)
 
     async def stop(self) -> None:
         self.abandon()
         await self._release(self)
+
+    def take(self, given: "asyncio.Future[Sandbox]") -> None:
+        """Be another sandbox from now on."""
+        self.given = given
+        self._prepared = None
+        self._token = object()
+        self._touched = False
 
     def abandon(self) -> None:
         """Let no use begin or wait any more."""
@@ -127,9 +141,10 @@ class LazySandbox(Sandbox):
         if self._prepared:
             self._prepared.cancel()
 
-    async def _ready(self) -> Sandbox:
+    async def _ready(self, touches: bool = False) -> Sandbox:
         if self._released:
             raise SandboxGone("the sandbox was given back", sandbox_id=self.id)
+        self._touched = self._touched or touches
         if self._prepared is None:
             self._want(self)
             self._prepared = asyncio.ensure_future(self._prepare())
@@ -173,6 +188,12 @@ def _retrieve(future: "asyncio.Future[Sandbox]") -> None:
     """Mark an error as seen: who never uses its sandbox never hears of it."""
     if not future.cancelled():
         future.exception()
+
+
+def _promise() -> "asyncio.Future[Sandbox]":
+    given: asyncio.Future[Sandbox] = asyncio.get_running_loop().create_future()
+    given.add_done_callback(_retrieve)
+    return given
 
 
 class SandboxPool:
@@ -257,12 +278,18 @@ class SandboxPool:
         return metrics
 
     def _hand_out(self, tags: tuple[str, ...], files: Mapping[str, str]) -> LazySandbox:
-        given: asyncio.Future[Sandbox] = asyncio.get_running_loop().create_future()
-        given.add_done_callback(_retrieve)
         spec = replace(self._spec, tags=(*self._spec.tags, *tags))
-        front = LazySandbox(spec, given, files, lambda: self._tally, self._want, self._stop_claim)
+        front = LazySandbox(
+            spec,
+            _promise(),
+            files,
+            tally=lambda: self._tally,
+            want=self._want,
+            renew=self._renew,
+            release=self._stop_claim,
+        )
         if self._closed:
-            given.set_exception(SandboxGone("the pool of sandboxes is closed"))
+            front.given.set_exception(SandboxGone("the pool of sandboxes is closed"))
         else:
             self._claims.add(front)
         return front
@@ -275,6 +302,13 @@ class SandboxPool:
         self._discard_old()
         self._serve()
         self._balance()
+
+    def _renew(self, front: LazySandbox) -> None:
+        """Give a claim another sandbox, and end the one that it used, in the background."""
+        if front in self._claims and front.started:
+            self._end(front.given.result())
+            front.take(_promise())
+            self._want(front)
 
     def _take_back(self, front: LazySandbox) -> asyncio.Task[None] | None:
         """End a claim and what was given to it, in the background."""
