@@ -26,7 +26,7 @@ SAYS_NOTHING = frozenset({"title", "description", "examples", "default", "$schem
 
 def unknown_keywords(schema: Schema) -> set[str]:
     """Keywords that `problems` would pass over, which is worse than refusing them."""
-    unknown = set(schema) - set(_KEYWORDS) - {"type", "additionalProperties"} - SAYS_NOTHING
+    unknown = set(schema) - set(_KEYWORDS) - {"type"} - SAYS_NOTHING
     unknown |= {f"type {name}" for name in _types(schema) if name not in TYPES}
     inner = [*schema.get("properties", {}).values(), *schema.get("anyOf", ())]
     inner += [schema[key] for key in ("items", "additionalProperties") if key in schema]
@@ -51,13 +51,18 @@ def _types(schema: Schema) -> list[str]:
 
 def _properties(value: Any, schema: Schema, path: str) -> Iterator[str]:
     if isinstance(value, dict):
-        known = schema.get("properties", {})
-        for name, item in value.items():
-            rule = known.get(name, schema.get("additionalProperties", True))
+        for name in value.keys() & schema["properties"].keys():
+            yield from problems(value[name], schema["properties"][name], f"{path}.{name}")
+
+
+def _additional(value: Any, schema: Schema, path: str) -> Iterator[str]:
+    rule = schema["additionalProperties"]
+    if isinstance(value, dict):
+        for name in value.keys() - schema.get("properties", {}).keys():
             if rule is False:
                 yield f"{path}.{name} is not expected"
             elif isinstance(rule, Mapping):
-                yield from problems(item, rule, f"{path}.{name}")
+                yield from problems(value[name], rule, f"{path}.{name}")
 
 
 def _required(value: Any, schema: Schema, path: str) -> Iterator[str]:
@@ -119,6 +124,7 @@ def _same(value: Any, other: Any) -> bool:
 
 _KEYWORDS: dict[str, Check] = {
     "properties": _properties,
+    "additionalProperties": _additional,
     "required": _required,
     "items": _items,
     "enum": _enum,
