@@ -18,7 +18,7 @@ from rlpipe.errors import ConfigError, Finding
 from rlpipe.evaluation import Evaluation, greedy_rate, pass_at
 from rlpipe.metrics import summarise
 from rlpipe.policies.base import Actor
-from rlpipe.sandboxes._pool import SandboxPool
+from rlpipe.sandboxes._pool import open_pool
 from rlpipe.store import RunFolder
 from rlpipe.trackers.base import Tracking
 from rlpipe.types import Task, Trajectory, TrajectoryGroup
@@ -99,10 +99,16 @@ class Execution:
         group_size: int = 1,
         temperature: float | None = None,
         scored: bool = True,
+        each: bool = False,
     ) -> list[TrajectoryGroup]:
-        """Roll out tasks and record the trajectories under `trajectories/<file>.jsonl`."""
+        """Roll out tasks and record the trajectories under `trajectories/<file>.jsonl`.
+
+        `each` prints a line for every rollout, where a bar would stand otherwise.
+        """
         total = len(tasks) * group_size
-        with self.console.rollouts(f"{phase} {step}", total) as advance:
+        console = self.console
+        bar = console.listing(tasks, total) if each else console.rollouts(f"{phase} {step}", total)
+        with bar as advance:
 
             def done(trajectory: Trajectory) -> None:
                 self.folder.add_trajectory(file, trajectory)
@@ -190,17 +196,8 @@ async def open_execution(
     folder.note(dataset=_dataset_facts(experiment, splits))
     _refuse_empty(experiment, splits)
     async with AsyncExitStack() as stack:
-        provider = experiment.sandbox
-        session = await stack.enter_async_context(provider.open())
-        folder.note(isolation=session.capabilities.isolation)
-        pool = SandboxPool(
-            session,
-            provider.spec(),
-            warm=provider.warm,
-            max_live=provider.max_live,
-            max_starting=provider.max_starting,
-        )
-        await stack.enter_async_context(pool)
+        pool = await stack.enter_async_context(open_pool(experiment.sandbox))
+        folder.note(isolation=pool.capabilities.isolation)
         config = experiment.model_dump(mode="json")
         trackings = [
             stack.enter_context(

@@ -50,6 +50,9 @@ class Collect(Section):
     group_size: int = Field(1, ge=1)
     """Rollouts of one task."""
 
+    each: bool = False
+    """Print a line for every rollout as it ends, and all of them in order at the end."""
+
 
 class Experiment(Section):
     """One experiment: everything that a run is made of."""

@@ -27,9 +27,11 @@ class TestsReward(CodeReward):
     async def report(self, task: Task, code: str, sandbox: Sandbox) -> Report:
         if task.tests is None:
             raise GraderError(f"task {task.id} has no tests")
-        return await grade(
+        report = await grade(
             sandbox, code, task.tests, timeout=self.timeout, test_timeout=self.test_timeout
         )
+        sandbox.declare_clean()  # the harness ends what the code started, and trusts no file
+        return report
 
 
 def scored(report: Report, value: float) -> Score:

@@ -13,6 +13,9 @@ from rlpipe.sandboxes.base import Sandbox
 from rlpipe.tools.base import Observation, Tool
 from rlpipe.types import StopReason, Task, ToolCall
 
+NOT_RUN = "Not run:"
+"""How the answer to a call begins that came too late."""
+
 
 class Agent(Rollout):
     """The tool loop on OpenAI-style messages; without tools, one question and one answer."""
@@ -60,7 +63,7 @@ class Agent(Rollout):
                     return (
                         StopReason.MAX_TRAJECTORY_TOKENS if cut_by_room else StopReason.MAX_TOKENS
                     )
-                calls = _calls(record.messages[-1])
+                calls = calls_of(record.messages[-1])
                 if not calls:
                     return StopReason.FINAL_ANSWER
                 end = await self._answer(calls, tools, sandbox, record)
@@ -75,13 +78,13 @@ class Agent(Rollout):
         end: StopReason | None = None
         for call in calls:
             if end:
-                text = f"Not run: the rollout ended ({end})."
+                text = f"{NOT_RUN} the rollout ended ({end})."
             elif self._exhausted(call, tools, record):
                 end = StopReason.MAX_TOOL_CALLS
-                text = f"Not run: the limit of {self.max_tool_calls} tool calls is reached."
+                text = f"{NOT_RUN} the limit of {self.max_tool_calls} tool calls is reached."
             else:
                 with record.timed("tools"):
-                    seen = await _run(call, tools, sandbox, record)
+                    seen = await run_call(call, tools, sandbox, record)
                 text = seen.text
                 if seen.submission is not None:
                     record.submission, end = seen.submission, StopReason.SUBMITTED
@@ -116,7 +119,7 @@ async def _ask(task: Task, actor: Actor, record: Record, sampling: Sampling, see
     return turn.finish_reason
 
 
-def _calls(message: Mapping[str, Any]) -> list[ToolCall]:
+def calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
     return [
         ToolCall(
             id=call["id"],
@@ -127,7 +130,7 @@ def _calls(message: Mapping[str, Any]) -> list[ToolCall]:
     ]
 
 
-async def _run(
+async def run_call(
     call: ToolCall, tools: Mapping[str, Tool], sandbox: Sandbox, record: Record
 ) -> Observation:
     """Run one call. What the model got wrong goes back to it as text and is counted."""

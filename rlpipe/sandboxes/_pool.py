@@ -10,7 +10,15 @@ from types import TracebackType
 from typing import Self
 
 from rlpipe.errors import SandboxError, SandboxGone
-from rlpipe.sandboxes.base import ExecResult, Sandbox, SandboxSession, SandboxSpec, SandboxStats
+from rlpipe.sandboxes.base import (
+    Capabilities,
+    ExecResult,
+    Sandbox,
+    SandboxProvider,
+    SandboxSession,
+    SandboxSpec,
+    SandboxStats,
+)
 
 
 @dataclass(slots=True)
@@ -128,6 +136,9 @@ class LazySandbox(Sandbox):
         self.abandon()
         await self._release(self)
 
+    def declare_clean(self) -> None:
+        self._touched = False
+
     def take(self, given: "asyncio.Future[Sandbox]") -> None:
         """Be another sandbox from now on."""
         self.given = given
@@ -224,6 +235,10 @@ class SandboxPool:
         self._claims: set[LazySandbox] = set()
         self._tally = _Tally()
         self._closed = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._session.capabilities
 
     async def __aenter__(self) -> Self:
         self._balance()
@@ -382,3 +397,19 @@ class SandboxPool:
         self._stops.discard(stop)
         self._live -= 1
         self._balance()
+
+
+@asynccontextmanager
+async def open_pool(provider: SandboxProvider) -> AsyncIterator[SandboxPool]:
+    """A provider's sandboxes, within the numbers that its options give."""
+    async with (
+        provider.open() as session,
+        SandboxPool(
+            session,
+            provider.spec(),
+            warm=provider.warm,
+            max_live=provider.max_live,
+            max_starting=provider.max_starting,
+        ) as pool,
+    ):
+        yield pool

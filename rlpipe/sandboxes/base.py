@@ -176,6 +176,10 @@ class Sandbox(ABC):
                 f"sandbox {self.id} was used and cannot be made new", sandbox_id=self.id
             )
 
+    def declare_clean(self) -> None:
+        """Take it as new: whoever ran something in it answers for there being nothing left."""
+        return
+
     @abstractmethod
     async def stop(self) -> None:
         """End it and everything in it. May be called again; is not cancelled; never raises."""
