@@ -1,6 +1,7 @@
 """Group statistics, in one place: what a backend trains on, whatever its library would do."""
 
 from collections.abc import Sequence
+from math import isfinite
 from statistics import fmean, pstdev
 from typing import Literal
 
@@ -22,6 +23,9 @@ def advantages(
     Shao et al. 2024 (DeepSeekMath), equation 3; "none" is Dr. GRPO, Liu et al. 2025.
 
     Example: `advantages([[1, 0, None, 1]])` is `[[1/3, -2/3, None, 1/3]]`.
+
+    Raises:
+        ValueError: a reward is NaN or infinite, which would spread to its whole group.
     """
     usable = [valid if len(valid := _valid(group)) >= 2 else [] for group in groups]
     batch = [reward for rewards in usable for reward in rewards]
@@ -48,7 +52,10 @@ def zero_variance(rewards: Sequence[float | None]) -> bool:
 
 
 def _valid(rewards: Sequence[float | None]) -> list[float]:
-    return [reward for reward in rewards if reward is not None]
+    valid = [reward for reward in rewards if reward is not None]
+    if not all(map(isfinite, valid)):
+        raise ValueError(f"a reward is not finite: {valid}")
+    return valid
 
 
 def _spread(group: Sequence[float], batch: Sequence[float], scale: Scaling) -> float:

@@ -6,7 +6,7 @@ Help answers before Hydra is imported. Exit status: 0 done, 1 the run failed, 2 
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,6 +17,8 @@ USAGE = """\
 usage: rlpipe +recipe=NAME [group=choice ...] [section.key=value ...]
        rlpipe list [group]
        rlpipe sandboxes list|count|stop [--run ID] [--tag T] [--provider P]
+       rlpipe rescore RUN [reward=choice] [section.key=value ...] [--failed] [--replay]
+       rlpipe verify [group=choice ...] [section.key=value ...]
 
   rlpipe +recipe=quickstart                          run a recipe
   rlpipe +recipe=quickstart dry_run=true             check the spec, say what would run, and stop
@@ -25,6 +27,8 @@ usage: rlpipe +recipe=NAME [group=choice ...] [section.key=value ...]
   rlpipe mode=collect policy=openai policy.model=M   rollouts and scores only
   rlpipe list rewards                                what a group has, with every option
   rlpipe sandboxes list                              what runs here have started, and how old it is
+  rlpipe rescore RUN reward=tests_fraction           judge a run's stored trajectories anew
+  rlpipe verify dataset=mbpp reward=tests_pass       references and cheats through a reward
 
 choices:
 """
@@ -37,16 +41,8 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         print(USAGE + _choices())
         sys.exit(0)
     try:
-        if args[0] == "list":
-            from rlpipe.catalogue import show
-
-            show(args[1:])
-        elif args[0] == "sandboxes":
-            from rlpipe import monitoring
-
-            monitoring.main(args[1:])
-        else:
-            _run(args)
+        command = COMMANDS.get(args[0])
+        status = command(args[1:]) if command else _run(args)
     except ConfigError as error:
         _complain(error)
         sys.exit(2)
@@ -56,7 +52,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         print("rlpipe: interrupted", file=sys.stderr)
         sys.exit(130)
-    sys.exit(0)
+    sys.exit(status)
 
 
 def _complain(error: RlpipeError) -> None:
@@ -71,7 +67,59 @@ def _choices() -> str:
     return "\n".join(f"  {group:<9} {', '.join(choices(group))}" for group in shown)
 
 
-def _run(args: list[str]) -> None:
+def _list(args: list[str]) -> int:
+    from rlpipe.catalogue import show
+
+    show(args)
+    return 0
+
+
+def _verify(args: list[str]) -> int:
+    from rlpipe.config.compose import load_experiment
+    from rlpipe.console import Console
+    from rlpipe.verify import verify
+
+    return 0 if verify(load_experiment(None, *args), Console()).sound else 1
+
+
+def _rescore(args: list[str]) -> int:
+    from rlpipe.config.compose import load_again
+    from rlpipe.console import Console
+    from rlpipe.rescore import rescore
+    from rlpipe.store import read_spec
+
+    flags = {arg for arg in args if arg.startswith("-")}
+    settings = [arg for arg in args if "=" in arg and arg not in flags]
+    folders = [arg for arg in args if arg not in flags and arg not in settings]
+    unknown = flags - {"--failed", "--replay"}
+    if len(folders) != 1 or unknown:
+        what = f"no such flag: {', '.join(sorted(unknown))}" if unknown else "name one run folder"
+        raise ConfigError(f"rescore: {what}; rlpipe rescore RUN [reward=...] [--failed] [--replay]")
+    run = Path(folders[0])
+    experiment = load_again(read_spec(run), settings)
+    rescore(
+        run, experiment, Console(), failed_only="--failed" in flags, replays="--replay" in flags
+    )
+    return 0
+
+
+def _sandboxes(args: list[str]) -> int:
+    from rlpipe import monitoring
+
+    monitoring.main(args)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "list": _list,
+    "rescore": _rescore,
+    "sandboxes": _sandboxes,
+    "verify": _verify,
+}
+"""What is no run; each returns the exit status."""
+
+
+def _run(args: list[str]) -> int:
     """Hand the command line to Hydra; a sweep ends with its table, whether or not a job failed."""
     from rlpipe.config import app, sweep
 
@@ -81,6 +129,7 @@ def _run(args: list[str]) -> None:
     finally:
         if sweep.folder is not None:
             _print_sweep(sweep.folder)
+    return 0
 
 
 def _print_sweep(folder: Path) -> None:

@@ -6,15 +6,15 @@ One rollout's failure never touches another. What the machinery did is retried w
 
 import asyncio
 import hashlib
-import random
 import time
-import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from rlpipe.errors import Boundary, InfrastructureError, RunError
+from rlpipe.failures import delay, failure_of, late
+from rlpipe.judging import judge_group
 from rlpipe.policies.base import Actor, Request
 from rlpipe.rewards.base import Reward
 from rlpipe.rollouts.base import Record, Rollout
@@ -33,9 +33,6 @@ from rlpipe.types import (
     TrajectoryGroup,
     Turn,
 )
-
-LONGEST_PAUSE = 30.0
-"""Seconds between two attempts, unless the service asks for more (up to `rollout.timeout`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,38 +99,49 @@ class Collector:
             RunError: not one rollout is valid.
         """
 
+        compared = scored and any(part.judges_groups for part in self.reward.each())
+
         async def one(slot: Slot) -> Trajectory:
             trajectory = await self._roll_out(slot, actor)
-            on_rollout(trajectory)
+            if not compared:
+                on_rollout(trajectory)
             return trajectory
 
-        slots = [
-            Slot(
-                task,
-                phase,
-                step,
-                position,
-                index,
-                seed=self._seed(phase, step, position, index),
-                temperature=temperature,
-                scored=scored,
+        async def group(position: int, task: Task) -> TrajectoryGroup:
+            async with asyncio.TaskGroup() as running:
+                asked = [
+                    running.create_task(one(slot(position, task, index)))
+                    for index in range(group_size)
+                ]
+            members = [rollout.result() for rollout in asked]
+            if compared:
+                members = await self._compare(task, members)
+                for member in members:
+                    on_rollout(member)
+            return TrajectoryGroup(
+                group_id=members[0].group_id, task_id=task.id, trajectories=tuple(members)
             )
-            for position, task in enumerate(tasks)
-            for index in range(group_size)
-        ]
+
+        def slot(position: int, task: Task, index: int) -> Slot:
+            seed = self._seed(phase, step, position, index)
+            return Slot(task, phase, step, position, index, seed, temperature, scored)
+
         async with asyncio.TaskGroup() as running:
-            asked = [running.create_task(one(slot)) for slot in slots]
-        done = [rollout.result() for rollout in asked]
-        _refuse_total_loss(done, phase, step)
-        return [
-            TrajectoryGroup(
-                group_id=members[0].group_id,
-                task_id=members[0].task_id,
-                trajectories=tuple(members),
-            )
-            for start in range(0, len(done), group_size)
-            if (members := done[start : start + group_size])
-        ]
+            asked = [running.create_task(group(*numbered)) for numbered in enumerate(tasks)]
+        groups = [made.result() for made in asked]
+        _refuse_total_loss([t for made in groups for t in made.trajectories], phase, step)
+        return groups
+
+    async def _compare(self, task: Task, members: list[Trajectory]) -> list[Trajectory]:
+        """Judge a group's members beside each other, and tell of those that this masks."""
+        rollout = self.rollout
+        judged = await judge_group(
+            self.reward, task, members, rollout.timeout, rollout.max_attempts, self.pause
+        )
+        for before, after in zip(members, judged, strict=True):
+            if before.valid and after.failure is not None:
+                self.on_attempt(after)
+        return judged
 
     def _seed(self, phase: str, step: int, position: int, index: int) -> int:
         """Distinct for every rollout of a run, and the same in every repetition of it."""
@@ -149,7 +157,7 @@ class Collector:
             failure = trajectory.failure
             if failure is None or not failure.retryable or attempt >= self.rollout.max_attempts:
                 return trajectory
-            await self.pause(_delay(failure, attempt, slot.seed))
+            await self.pause(delay(failure, attempt, slot.seed))
             attempt += 1
 
     async def _attempt(self, slot: Slot, actor: Actor, attempt: int) -> Trajectory:
@@ -157,12 +165,14 @@ class Collector:
         record, began = Record(slot.task), time.monotonic()
         version = actor.version
         stop, score, failure = StopReason.FAILED, None, None
+        used: SandboxRecord | None = None
 
         def so_far(sandbox: Sandbox) -> Trajectory:
             return Trajectory(
                 rollout_id=slot.rollout_id,
                 group_id=slot.group_id,
                 task_id=slot.task.id,
+                phase=slot.phase,
                 step=slot.step,
                 index=slot.index,
                 attempt=attempt,
@@ -179,7 +189,7 @@ class Collector:
                 score=score,
                 failure=failure,
                 timing=Timing(total=time.monotonic() - began, **record.seconds),
-                sandbox=_sandbox_record(sandbox),
+                sandbox=used or _sandbox_record(sandbox),
             )
 
         tags = tag("step", str(slot.step)), tag("task", slot.task.id)
@@ -198,14 +208,19 @@ class Collector:
                         temperature=slot.temperature,
                         seed=slot.seed,
                     )
+                    used = _sandbox_record(sandbox)  # to judge code, a reward may take another one
                     if slot.scored:
                         with record.timed("grading"), _crossing("grader"):
                             score = await self.reward.score(slot.task, so_far(sandbox), sandbox)
             except Exception as error:
-                late = isinstance(error, TimeoutError) and deadline.expired()
-                stop = StopReason.TIMEOUT if late else StopReason.FAILED
-                failure = _late(self.rollout.timeout, attempt) if late else _failure(error, attempt)
-                failure = _in_time(failure, self.rollout.timeout)
+                grading = stop is not StopReason.FAILED
+                if isinstance(error, TimeoutError) and deadline.expired():
+                    failure = late(self.rollout.timeout, attempt, grading=grading)
+                    stop = StopReason.TIMEOUT
+                else:
+                    failure = _failure(error, attempt, grading=grading)
+                    failure = _in_time(failure, self.rollout.timeout)
+                    stop = StopReason.FAILED
             return so_far(sandbox)
 
 
@@ -244,40 +259,14 @@ class _Attributed(Actor):
         return self._actor.attend()
 
 
-def _failure(error: Exception, attempt: int) -> Failure:
+def _failure(error: Exception, attempt: int, *, grading: bool) -> Failure:
     """Turn an error into data, attributed to the boundary that it crossed."""
-    if isinstance(error, InfrastructureError):
-        cause = error.__cause__
-        is_bug = cause is not None and error.boundary == "tool"
-        return Failure(
-            boundary=error.boundary,
-            type=type(cause if is_bug else error).__name__,
-            message=str(error),
-            attempt=attempt,
-            retryable=error.retryable,
-            retry_after=error.retry_after,
-            traceback=_trace(error) if is_bug else None,
-        )
-    boundary: Boundary = "rollout"
-    unknown: BaseException | None = error
-    if isinstance(error, _Unexpected):
-        boundary, unknown = error.boundary, error.__cause__
-    return Failure(
-        boundary=boundary,
-        type=type(unknown).__name__,
-        message=str(error),
-        attempt=attempt,
-        traceback=_trace(error),
-    )
-
-
-def _trace(error: Exception) -> str:
-    return "".join(traceback.format_exception(error))
-
-
-def _late(timeout: float, attempt: int) -> Failure:
-    message = f"not done after rollout.timeout={timeout:g} seconds"
-    return Failure(boundary="rollout", type="timeout", message=message, attempt=attempt)
+    if not isinstance(error, _Unexpected):
+        return failure_of(error, attempt, grading=grading)
+    unknown = error.__cause__
+    assert isinstance(unknown, Exception)
+    failure = failure_of(unknown, attempt, grading=grading)
+    return failure.model_copy(update={"boundary": error.boundary})
 
 
 def _in_time(failure: Failure, timeout: float) -> Failure:
@@ -287,13 +276,6 @@ def _in_time(failure: Failure, timeout: float) -> Failure:
         return failure
     why = f"not tried again: a pause of {asked:g} s is asked for, rollout.timeout={timeout:g}"
     return failure.model_copy(update={"retryable": False, "message": f"{failure.message} ({why})"})
-
-
-def _delay(failure: Failure, attempt: int, seed: int) -> float:
-    """Seconds before the next attempt: what the service asked for, or 1, 2, 4 ... with jitter."""
-    backoff = min(LONGEST_PAUSE, 2.0 ** (attempt - 1))
-    jittered = backoff * random.Random(f"{seed} {attempt}").uniform(0.5, 1.0)
-    return max(failure.retry_after or 0.0, jittered)
 
 
 def _sandbox_record(sandbox: Sandbox) -> SandboxRecord | None:

@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from rlpipe.evaluation import Evaluation
 from rlpipe.metrics import summarise
-from rlpipe.types import Trajectory, TrajectoryGroup
+from rlpipe.types import Task, Trajectory, TrajectoryGroup
 
 log = logging.getLogger(__name__)
 
@@ -29,15 +30,46 @@ class Console:
     @contextmanager
     def rollouts(self, label: str, total: int) -> Iterator[Callable[[Trajectory], None]]:
         """Show how many of `total` rollouts are done; call the yielded function for each."""
+        with self.progress(label, total) as advance:
+            yield lambda trajectory: advance()
+
+    @contextmanager
+    def listing(self, tasks: Sequence[Task], total: int) -> Iterator[Callable[[Trajectory], None]]:
+        """Print a line for each rollout that ends; call the yielded function for each."""
+        names = {task.id: f"problem {number} ({task.id})" for number, task in enumerate(tasks)}
+        numbers = count(1)
+
+        def line(trajectory: Trajectory) -> None:
+            name = names[trajectory.task_id]
+            self.say(f"  [{next(numbers)}/{total}] {name}: {_verdict(trajectory)}")
+
+        yield line
+
+    def summary(self, groups: Sequence[TrajectoryGroup]) -> None:
+        """Every rollout in the order of the tasks, and what they come to."""
+        self.say("summary, in the original order:")
+        everyone = [(n, t) for n, group in enumerate(groups) for t in group.trajectories]
+        for number, t in everyone:
+            worth = "no reward" if t.reward is None else f"reward {t.reward:.1f}"
+            self.say(f"  problem {number} ({t.task_id}): {worth}, {_verdict(t)}")
+        rewards = [t.reward for _, t in everyone if t.reward is not None]
+        passed = sum(t.score is not None and t.score.passed for _, t in everyone)
+        rate = f"{passed / len(rewards):.0%}".replace("%", " %") if rewards else "none"
+        total = f"total reward {sum(rewards):.1f}/{len(rewards)}"
+        self.say(f"{total}, pass rate {rate} ({passed}/{len(rewards)})")
+
+    @contextmanager
+    def progress(self, label: str, total: int) -> Iterator[Callable[[], None]]:
+        """Show how many of `total` are done; call the yielded function for each."""
         if not self._rich.is_terminal:
-            yield lambda trajectory: None
+            yield lambda: None
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
         columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=self._rich, transient=True) as progress:
             bar = progress.add_task(label, total=total)
-            yield lambda trajectory: progress.advance(bar)
+            yield lambda: progress.advance(bar)
 
     def step(self, step: int, steps: int, figures: Mapping[str, float]) -> None:
         """The line of one training step."""
@@ -93,6 +125,12 @@ class Console:
         for row in rows:
             table.add_row(*(str(cell) for cell in row))
         self._rich.print(table)
+
+
+def _verdict(trajectory: Trajectory) -> str:
+    if trajectory.score is None or trajectory.failure is not None:
+        return f"masked ({trajectory.failure.type})" if trajectory.failure else "not judged"
+    return "pass" if trajectory.score.passed else "fail"
 
 
 def failure_counts(figures: Mapping[str, float]) -> str:

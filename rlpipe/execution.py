@@ -109,10 +109,16 @@ class Execution:
         group_size: int = 1,
         temperature: float | None = None,
         scored: bool = True,
+        each: bool = False,
     ) -> list[TrajectoryGroup]:
-        """Roll out tasks and record the trajectories under `trajectories/<file>.jsonl`."""
+        """Roll out tasks and record the trajectories under `trajectories/<file>.jsonl`.
+
+        `each` prints a line for every rollout, where a bar would stand otherwise.
+        """
         total = len(tasks) * group_size
-        with self.console.rollouts(f"{phase} {step}", total) as advance:
+        console = self.console
+        bar = console.listing(tasks, total) if each else console.rollouts(f"{phase} {step}", total)
+        with bar as advance:
 
             def done(trajectory: Trajectory) -> None:
                 self.folder.add_trajectory(file, trajectory)
@@ -221,7 +227,7 @@ async def open_execution(
         collector = Collector(
             experiment.rollout,
             experiment.tools,
-            experiment.reward,
+            await stack.enter_async_context(experiment.reward.open()),
             pool,
             experiment.seed,
             on_attempt=partial(_record_failure, folder),
@@ -313,15 +319,14 @@ def _refuse_empty(experiment: Experiment, splits: Splits) -> None:
     if experiment.mode == "collect" and not getattr(splits, chosen):
         raise ConfigError([Finding("collect.tasks", f"the data set has no {chosen!r} tasks")])
     lacking = [
-        f"{task.id}: {need}"
+        (reward.kind, f"{task.id}: {need}")
         for task in splits.all
-        for need in experiment.reward.needs_task
+        for reward in experiment.reward.each()
+        for need in reward.needs_task
         if getattr(task, need) is None
     ]
     if lacking:
-        kind = experiment.reward.kind
-        raise ConfigError(
-            [Finding("reward.kind", f"{kind!r} needs what a task lacks: {lacking[0]}")]
-        )
+        kind, what = lacking[0]
+        raise ConfigError([Finding("reward.kind", f"{kind!r} needs what a task lacks: {what}")])
     if fit.needs_teacher(experiment) and experiment.teacher is None:
         raise ConfigError([Finding("teacher", "needed, but none is chosen")])

@@ -106,16 +106,15 @@ def _teacher(experiment: Experiment) -> Iterator[Finding]:
 
 
 def _reward(experiment: Experiment) -> Iterator[Finding]:
-    dataset, reward = experiment.dataset, experiment.reward
-    gives = dataset.gives
-    for need in reward.needs_task:
-        if gives is not None and need not in gives:
-            yield Finding(
-                "reward.kind", f"{reward.kind!r} needs tasks with {need}; {dataset.kind!r} has none"
-            )
+    dataset, gives = experiment.dataset, experiment.dataset.gives
     submits = any(tool.submits for tool in experiment.tools.values())
-    if isinstance(reward, CodeReward) and reward.answer == "submitted" and not submits:
-        yield Finding("reward.answer", "no tool submits; add tools=[...,submit_solution]")
+    for reward in experiment.reward.each():
+        for need in reward.needs_task:
+            if gives is not None and need not in gives:
+                problem = f"{reward.kind!r} needs tasks with {need}; {dataset.kind!r} has none"
+                yield Finding("reward.kind", problem)
+        if isinstance(reward, CodeReward) and reward.answer == "submitted" and not submits:
+            yield Finding("reward.answer", "no tool submits; add tools=[...,submit_solution]")
 
 
 def _held_out(experiment: Experiment) -> Iterator[Finding]:
@@ -245,11 +244,19 @@ def plan(experiment: Experiment) -> Plan:
         rollouts=rollouts,
         evaluations=evaluations,
         demonstrations=demonstrations,
-        sandboxes=None if rollouts is None else rollouts - _without_sandbox(experiment),
+        sandboxes=None if rollouts is None else _sandboxes(experiment, rollouts),
         model_calls=None if rollouts is None else rollouts * rollout.max_model_calls(),
         sampled_tokens=None if rollouts is None else rollouts * rollout.max_sampled_tokens(),
         notes=tuple(notes(experiment)),
     )
+
+
+def _sandboxes(experiment: Experiment, rollouts: int) -> int:
+    """One for each rollout that needs it, and another where tools ran before code is judged."""
+    judged_anew = sum(isinstance(reward, CodeReward) for reward in experiment.reward.each())
+    first = 1 if experiment.tools else min(1, judged_anew)
+    again = judged_anew if experiment.tools else max(0, judged_anew - 1)
+    return rollouts * (first + again) - _without_sandbox(experiment)
 
 
 def _without_sandbox(experiment: Experiment) -> int:

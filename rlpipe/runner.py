@@ -143,8 +143,15 @@ async def _collect(execution: Execution, actor: Actor) -> None:
     tasks = getattr(execution.splits, settings.tasks)
     began = time.monotonic()
     groups = await execution.roll_out(
-        actor, tasks, phase="collect", file="collect", group_size=settings.group_size
+        actor,
+        tasks,
+        phase="collect",
+        file="collect",
+        group_size=settings.group_size,
+        each=settings.each,
     )
+    if settings.each:
+        execution.console.summary(groups)
     figures = summarise(groups, "collect")
     execution.log(0, figures)
     execution.console.collected(groups, time.monotonic() - began)

@@ -6,6 +6,7 @@ sandboxes.jsonl     every sandbox that came and went
 metrics.jsonl       one row per step and source, each with its step
 trajectories/       step_N.jsonl, eval_N.jsonl, teacher.jsonl, collect.jsonl
 failures.jsonl      every attempt that the machinery failed
+scores/             NAME.jsonl: rewards that were taken again
 checkpoints/step_N/
 """
 
@@ -17,8 +18,9 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,44 @@ def from_row(row: Mapping[str, Any]) -> Trajectory:
 def read_trajectories(file: Path) -> Iterator[Trajectory]:
     """The trajectories of one file, in the order in which they ended."""
     yield from map(from_row, _rows(file))
+
+
+def read_spec(folder: Path) -> dict[str, Any]:
+    """The resolved spec of a run.
+
+    Raises:
+        RunError: the folder holds no run.
+    """
+    file = folder / "config.yaml"
+    if not file.is_file():
+        raise RunError(f"{folder} holds no run: there is no config.yaml")
+    spec: dict[str, Any] = yaml.safe_load(file.read_text())
+    return spec
+
+
+def read_run(folder: Path) -> Iterator[tuple[str, Trajectory]]:
+    """Every trajectory of a run, with the name of its file."""
+    for file in sorted((folder / "trajectories").glob("*.jsonl")):
+        for trajectory in read_trajectories(file):
+            yield file.stem, trajectory
+
+
+def add_scores(folder: Path, name: str, scores: Sequence[tuple[str, Trajectory]]) -> Path:
+    """Write a new score set; one that is there already is left alone, and this numbered."""
+    kept = ("rollout_id", "task_id", "reward", "passed", "reward_parts", "tests", "outcome", "note")
+    rows = [
+        {"file": file} | {key: row[key] for key in (*kept, "failure")}
+        for file, trajectory in scores
+        for row in [to_row(trajectory)]
+    ]
+    path = folder / "scores" / f"{name}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    numbers = count(2)
+    while path.exists():
+        path = path.with_name(f"{name}-{next(numbers)}.jsonl")
+    lines = (redact(json.dumps(row, ensure_ascii=False)) + "\n" for row in rows)
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
 
 
 def read_metrics(folder: Path) -> dict[int, dict[str, float]]:

@@ -41,6 +41,10 @@ class PythonTests(Data):
     entry_points: tuple[str, ...] = ()
     """Names that the tests take from the candidate; every other name is the grader's own."""
 
+    classes: tuple[str, ...] = ()
+    """Those of `entry_points` that are classes: only objects of these may be compared, ordered and
+    reckoned with by methods of their own, since any other object that does so judges itself."""
+
     @property
     def all(self) -> tuple[str, ...]:
         return self.visible + self.hidden
@@ -59,6 +63,12 @@ class Task(Data):
     tests: PythonTests | None = None
     expected_output: str | None = None
     """What the answer must print."""
+
+    test_command: str | None = None
+    """A command for bash that exits with status 0 where the work in the sandbox is right."""
+
+    test_files: Mapping[str, str] = {}
+    """Files that `test_command` needs, by path: laid over what the rollout left, never shown."""
 
     reference: str | None = None
     """A solution that is known to be right; never shown."""
@@ -162,6 +172,9 @@ class Failure(Data):
     attempt: int = 1
     retryable: bool = False
     retry_after: float | None = None
+    grading: bool = False
+    """Whether the rollout came to its end and only its judgement failed."""
+
     traceback: str | None = None
     """Only for errors that rlpipe does not know, which may be bugs."""
 
@@ -223,6 +236,9 @@ class Trajectory(Data):
     rollout_id: str
     group_id: str
     task_id: str
+    phase: str = "train"
+    """What it is for: `train`, `eval` (greedy), `sample` (for pass@k), `teacher` or `collect`."""
+
     step: int = 0
     index: int = 0
     """Position in the group."""
@@ -250,6 +266,11 @@ class Trajectory(Data):
     @property
     def valid(self) -> bool:
         return self.score is not None and self.failure is None
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it measures the policy, so that nothing learns from it."""
+        return self.phase in ("eval", "sample")
 
     @property
     def reward(self) -> float | None:

@@ -39,6 +39,13 @@ def test_equal_rewards_are_all_zero_under_every_scaling():
         assert advantages([[0.5, 0.5, 0.5]], scale) == [[0, 0, 0]]
 
 
+@pytest.mark.parametrize("reward", [math.nan, math.inf])
+def test_a_reward_that_is_no_number_is_refused(reward):
+    for take in (trainable, zero_variance, lambda group: advantages([group])):
+        with pytest.raises(ValueError, match="not finite"):
+            take([1.0, reward, None])
+
+
 @given(REWARDS)
 def test_valid_advantages_sum_to_zero_and_nones_stay(rewards):
     (group,) = advantages([rewards])

@@ -191,6 +191,54 @@ def test_the_list_shows_options_defaults_and_docs(tmp_path):
     assert (wrong.returncode, "did you mean 'rewards'" in wrong.stderr) == (2, True)
 
 
+def test_verify_and_rescore_say_what_they_found(tmp_path):
+    tasks = tmp_path / "tasks.jsonl"
+    row = {
+        "id": "a",
+        "prompt": "f",
+        "tests": ["assert f(1) == 2"],
+        "hidden_tests": ["assert f(2) == 4"],
+    }
+    tasks.write_text(json.dumps(row | {"reference": "def f(x): return 2 * x"}))
+    data = ["dataset=jsonl", f"dataset.path={tasks}"]
+    done = rlpipe("verify", *data, "reward=tests_pass", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "1/1 references pass, 0 cheats pass\n")
+    assert rlpipe("verify", *data, "reward=exit_code", cwd=tmp_path).returncode == 1
+
+    rlpipe("mode=collect", "policy=reference", *data, "dataset.held_out=0", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    done = rlpipe("rescore", str(folder), "reward=tests_fraction", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1 judged, 0 changed, 0 masked; mean reward 1.000 of 1 -> 1.000 of 1" in done.stdout
+    wrong = rlpipe("rescore", "--fast", str(folder), cwd=tmp_path)
+    assert (wrong.returncode, "no such flag: --fast" in wrong.stderr) == (2, True)
+
+
+def test_the_reward_demo_prints_progress_and_a_summary(tmp_path):
+    done = rlpipe("+recipe=reward_demo", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    progress = [line for line in lines if line.startswith("  [")]
+    assert [line[:7] for line in progress] == [f"  [{n}/5]" for n in range(1, 6)]
+    assert {line[8:] for line in progress} == {
+        "problem 0 (slow-sum): pass",
+        "problem 1 (string-ops): pass",
+        "problem 2 (delayed-error): fail",
+        "problem 3 (syntax-error): fail",
+        "problem 4 (slow-list): pass",
+    }
+    assert "string-ops" in progress[0] + progress[1]  # the quick ones end first
+    summary = lines.index("summary, in the original order:")
+    assert lines[summary + 1 : summary + 7] == [
+        "  problem 0 (slow-sum): reward 1.0, pass",
+        "  problem 1 (string-ops): reward 1.0, pass",
+        "  problem 2 (delayed-error): reward 0.0, fail",
+        "  problem 3 (syntax-error): reward 0.0, fail",
+        "  problem 4 (slow-list): reward 1.0, pass",
+        "total reward 3.0/5, pass rate 60 % (3/5)",
+    ]
+
+
 def test_a_bug_keeps_its_traceback(tmp_path):
     code = "raise ZeroDivisionError('a bug in a plugin')"
     (tmp_path / "sitecustomize.py").write_text(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback  # noqa: TID253
 
 from rlpipe import chat
-from rlpipe.advantages import advantages
+from rlpipe.advantages import advantages, trainable
 from rlpipe.backends.base import Job, demonstrations
 from rlpipe.errors import RunError
 from rlpipe.policies.base import Actor
@@ -43,11 +43,13 @@ async def grpo(
         chosen = dict.fromkeys(int(prompt) for prompt in prompts)
         tasks = [batches[step][position % train.groups_per_batch] for position in chosen]
         groups = _on_loop(loop, job.collect(actor, tasks, step))
+        steps.idle = not any(trainable(group.rewards) for group in groups)
         return _columns(groups, train, tokenizer)
 
     def advantage(completions: list[Any], advantage: list[float | None], **_: Any) -> list[Any]:
         return advantage
 
+    steps = _Steps(loop, job, actor, lambda step: save(model, tokenizer, job.checkpoint(step)))
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=advantage,
@@ -56,9 +58,7 @@ async def grpo(
         # TRL only carries the prompts to `rollout_func`, so a prompt is the task's position.
         train_dataset=Dataset.from_dict({"prompt": [str(position) for position in positions]}),
         args=_grpo_args(backend, job, train),
-        callbacks=[
-            _Steps(loop, job, actor, lambda step: save(model, tokenizer, job.checkpoint(step)))
-        ],
+        callbacks=[steps],
     )
     if train.beta:
         # TRL would load the reference anew by name, as it was before any warm-up.
@@ -227,6 +227,16 @@ class _Steps(TrainerCallback):  # type: ignore[misc]
         self._job = job
         self._actor = actor
         self._save = save
+        self.idle = False
+        """Whether no group of this step can teach anything."""
+
+    def on_pre_optimizer_step(
+        self, args: Any, state: Any, control: Any, *, model: Any, **_: Any
+    ) -> None:
+        if self.idle:
+            # With gradients of zero, momentum and weight decay would still move the weights.
+            for parameter in model.parameters():
+                parameter.grad = None
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
@@ -235,7 +245,8 @@ class _Steps(TrainerCallback):  # type: ignore[misc]
             return  # the summary of the whole training
         step, train = state.global_step, self._job.train
         self._actor.version = step
-        _on_loop(self._loop, self._finish(step, _figures(logs)))
+        figures = _figures(logs) | {"train/skipped": float(self.idle)}
+        _on_loop(self._loop, self._finish(step, figures))
         if step == train.steps:
             return  # evaluated and saved by whoever started the trainer
         if train.eval_every and step % train.eval_every == 0:
@@ -287,7 +298,13 @@ def _columns(
 
 
 def _row(trajectory: Trajectory, end: int) -> TokenRow:
-    laid = lay_out(trajectory.turns) if trajectory.turns else []
+    try:
+        laid = lay_out(trajectory.turns) if trajectory.turns else []
+    except ValueError as error:
+        raise RunError(
+            f"{trajectory.rollout_id}: GRPO needs the log-probabilities of what the policy said "
+            f"({error}); to learn from another model's rollouts, take train=sft (distillation)"
+        ) from error
     if len(laid) > 1:
         raise RunError(
             f"{trajectory.rollout_id}: history was rewritten between turns, and TRL takes one row"

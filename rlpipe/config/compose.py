@@ -1,5 +1,8 @@
 """Compose a spec without the command line."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -13,7 +16,7 @@ from rlpipe.config.origins import origin_of
 from rlpipe.config.overrides import check_choices, explain, lenient
 from rlpipe.config.paths import CONF
 from rlpipe.config.problems import Origin
-from rlpipe.config.schema import Experiment
+from rlpipe.config.schema import PACKAGES, Experiment
 from rlpipe.errors import ConfigError
 
 
@@ -52,3 +55,25 @@ def compose_spec(*overrides: str) -> tuple[DictConfig, Origin]:
         HydraConfig.instance().set_config(cfg)  # what `${hydra:...}` and a run's name refer to
         del cfg["hydra"]
     return cfg, origin
+
+
+def load_again(spec: Mapping[str, Any], overrides: Sequence[str]) -> Experiment:
+    """Judge the spec of a run that was made, with parts of it chosen or set anew.
+
+    Example: `load_again(spec, ["reward=tests_fraction", "reward.timeout=60"])`.
+
+    Raises:
+        ConfigError: with one finding for every problem.
+    """
+    tree = OmegaConf.create(dict(spec))
+    chosen = {key for key, _, _ in (arg.partition("=") for arg in overrides) if key in PACKAGES}
+    anew = [arg for arg in overrides if arg.partition("=")[0].partition(".")[0] in chosen]
+    if anew:
+        composed = load_experiment(None, *anew).model_dump(mode="json")
+        for group in chosen:
+            tree[group] = composed[group]
+    try:
+        settings = OmegaConf.from_dotlist([arg for arg in overrides if arg not in anew])
+    except OmegaConfBaseException as error:
+        raise ConfigError(str(error)) from None
+    return load(DictConfig(OmegaConf.merge(tree, settings)))

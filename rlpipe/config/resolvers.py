@@ -1,4 +1,4 @@
-"""The interpolations that `conf/config.yaml` names a run and its folder with."""
+"""The interpolations that `conf/config.yaml` and recipes name runs, folders and files with."""
 
 import atexit
 import secrets
@@ -8,6 +8,8 @@ from functools import cache
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+
+from rlpipe.config.paths import RECIPES
 
 
 def _run_dir(path: str, *, _root_: DictConfig) -> str:
@@ -32,6 +34,9 @@ def install() -> None:
     """Register the interpolations; a second call changes nothing."""
     OmegaConf.register_new_resolver("run_dir", _run_dir, replace=True)
     OmegaConf.register_new_resolver("recipe_name", _recipe_name, replace=True)
+    OmegaConf.register_new_resolver(
+        "recipe_file", lambda name: str(RECIPES / name), replace=True, use_cache=True
+    )
     OmegaConf.register_new_resolver(
         "short_id", lambda: secrets.token_hex(3), replace=True, use_cache=True
     )

@@ -56,6 +56,9 @@ class Collect(Section):
     who: Literal["policy", "teacher"] = "policy"
     """Who solves the tasks."""
 
+    each: bool = False
+    """Print a line for every rollout as it ends, and all of them in order at the end."""
+
 
 class Experiment(Section):
     """One experiment: everything that a run is made of."""

@@ -22,7 +22,7 @@ from pydantic_core import from_json
 
 from rlpipe.datasets.base import Dataset
 from rlpipe.errors import ConfigError, Finding
-from rlpipe.grading.names import names_defined
+from rlpipe.grading.names import classes_defined, names_defined
 from rlpipe.types import Message, PythonTests, Task
 
 LONGEST_LINE = 10_000_000
@@ -52,6 +52,8 @@ class Row(BaseModel):
     imports: tuple[str, ...] = ()
     setup: str = ""
     expected_output: str | None = None
+    test_command: str | None = None
+    test_files: dict[str, str] = {}
     reference: str | None = None
     files: dict[str, str] = {}
     split: Literal["train", "held_out"] = "train"
@@ -73,9 +75,10 @@ class Jsonl(Dataset):
 
     kind: Literal["jsonl"] = "jsonl"
     path: str
-    """The file. Keys of a line: `prompt` or `messages`, and where they apply `id`, `tests`,
-    `hidden_tests`, `imports`, `setup`, `expected_output`, `reference`, `files` and `split` (`train`
-    or `held_out`); every other key is kept as metadata."""
+    """The file. Keys of a line: `prompt` or `messages`, and where they apply `id`, `tests` (that
+    the prompt may show), `hidden_tests`, `imports`, `setup`, `expected_output`, `test_command`,
+    `test_files`, `reference`, `files` and `split` (`train` or `held_out`); every other key is kept
+    as metadata."""
 
     system: str | None = None
     """System message that opens each task which brings none of its own."""
@@ -128,6 +131,8 @@ class Jsonl(Dataset):
             split=row.split,
             tests=_tests(row),
             expected_output=row.expected_output,
+            test_command=row.test_command,
+            test_files=row.test_files,
             reference=row.reference,
             files=row.files,
             metadata={**row.metadata, **(row.model_extra or {})},
@@ -181,6 +186,7 @@ def _tests(row: Row) -> PythonTests | None:
         imports=row.imports,
         setup=row.setup,
         entry_points=names_defined(row.reference or ""),
+        classes=classes_defined(row.reference or ""),
     )
 
 

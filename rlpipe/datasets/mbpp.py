@@ -20,7 +20,7 @@ from pydantic_core import from_json
 from rlpipe import hub
 from rlpipe.datasets.base import Dataset
 from rlpipe.errors import ConfigError, Finding
-from rlpipe.grading.names import imports_of, names_defined
+from rlpipe.grading.names import classes_defined, imports_of, names_defined
 from rlpipe.types import PythonTests, Task
 
 Published = Literal["train", "validation", "test", "prompt"]
@@ -163,6 +163,7 @@ class Mbpp(Dataset):
             imports=tuple(dict.fromkeys((*row.test_imports, *imports_of(code)))),
             setup=row.test_setup_code.replace("\r", ""),
             entry_points=names_defined(code),
+            classes=classes_defined(code),
         )
         content = self.prompt.format(text=row.text, tests="\n".join(shown))
         return Task(

@@ -125,6 +125,7 @@ class Candidate(Peer):
     def __init__(self, connection: _socket.socket) -> None:
         super().__init__(connection)
         self.objects: dict[int, Any] = {}
+        self.classes: tuple[type, ...] = ()
         self.module = types.ModuleType(MODULE)
         sys.modules[MODULE] = self.module
 
@@ -139,10 +140,12 @@ class Candidate(Peer):
     def perform(self, operation: str, arguments: list[Any]) -> Any:
         return OPERATIONS[operation](self, *arguments)
 
-    def load(self, source: str, memory: int) -> None:
+    def load(self, source: str, memory: int, classes: list[str]) -> None:
         _bound_memory(memory)
         code = compile(source, f"{MODULE}.py", "exec", dont_inherit=True)
         exec(code, self.module.__dict__)
+        found = (self.module.__dict__.get(name) for name in classes)
+        self.classes = tuple(kind for kind in found if isinstance(kind, type))
 
     def keep(self, value: Any) -> int:
         self.objects[id(value)] = value
@@ -159,10 +162,8 @@ class Candidate(Peer):
             return ["w", self.keep(value)]
         if issubclass(kind, IMMUTABLE):
             return ["p", self.keep(value), self.encode(plain_copy(value), depth)]
-        if issubclass(kind, tuple(COPIES)):
-            return ["h", self.keep(value), "copied"]
-        own = kind.__module__ == MODULE
-        return ["h", self.keep(value), "own" if own else ""]
+        copied = issubclass(kind, tuple(COPIES))
+        return ["h", self.keep(value), copied, issubclass(kind, self.classes)]
 
     def take(self, tag: str, parts: list[Any]) -> Any:
         if tag == "h":

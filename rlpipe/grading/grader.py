@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlpipe.errors import GraderError
-from rlpipe.grading.names import imports, names_called, names_used
+from rlpipe.grading.names import classes_called, imports, names_called, names_used
 from rlpipe.grading.program import program
 from rlpipe.sandboxes.base import ExecResult, Sandbox
 from rlpipe.types import PythonTests, TestResult
@@ -101,6 +101,7 @@ def _job(
     statements = (*tests.all, tests.setup)
     used = names_used(statements)
     entry_points = used & set(tests.entry_points or names_called(statements))
+    classes = tests.classes if tests.entry_points else classes_called(entry_points)
     lines = "\n".join(tests.imports)
     return {
         "source": source,
@@ -109,6 +110,7 @@ def _job(
         "imports": [(line, bool(names & used - entry_points)) for line, names in imports(lines)],
         "setup": tests.setup,
         "entry_points": sorted(entry_points),
+        "classes": sorted(classes),
         "tokens": tokens,
         **budgets,
     }

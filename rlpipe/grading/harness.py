@@ -219,6 +219,7 @@ class Job:
         self.imports: list[list[str]] = job["imports"]
         self.setup: str = job["setup"]
         self.entry_points: list[str] = job["entry_points"]
+        self.classes: list[str] = job["classes"]
         self.test_timeout: float = job["test_timeout"]
         self.clock = Clock(job["timeout"], job["patience"])
         self.nursery = nursery
@@ -243,7 +244,7 @@ class Job:
 
     def _start(self) -> Link:
         try:
-            with self.clock.limit(self.test_timeout):
+            with self.clock.limit(self.clock.total):  # no code of the candidate's runs yet
                 link = self.nursery.start()
         except OutOfTime as error:
             raise Stop("timeout", str(error)) from None
@@ -261,7 +262,7 @@ class Job:
                 self._load(link)
                 for name in self.entry_points:
                     if link.ask("has", name):
-                        namespace[name] = link.ask("get", name)
+                        namespace[name] = link.fetch(name, name in self.classes)
                 self._set_up(namespace)
         except OutOfTime:
             raise Stop("timeout", "the candidate did not load in time") from None
@@ -279,7 +280,7 @@ class Job:
 
     def _load(self, link: Link) -> None:
         try:
-            link.ask("load", self.source, self.memory)
+            link.ask("load", self.source, self.memory, self.classes)
         except Exception as error:
             exited = isinstance(error, CandidateError) and str(error).startswith("SystemExit")
             state = "stopped" if exited else "does_not_load"

@@ -4,6 +4,7 @@ import ast
 import builtins
 import warnings
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 _BUILTINS = frozenset(dir(builtins))
 
@@ -15,6 +16,20 @@ def names_defined(source: str) -> tuple[str, ...]:
     """
     tree = _parsed(source)
     return tuple(sorted({name for node in tree.body for name in _definitions(node)}))
+
+
+def classes_defined(source: str) -> tuple[str, ...]:
+    """The classes that `source` defines at its top level, those that a call makes included.
+
+    Example: `classes_defined("class A: ...\\nP = namedtuple('P', 'x')\\nR = 3")` is `("A", "P")`.
+    """
+    tree = _parsed(source)
+    return tuple(sorted({name for node in tree.body for name in _classes(node)}))
+
+
+def classes_called(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of `names` that are written as classes are; for tests that have no reference."""
+    return tuple(name for name in names if name[:1].isupper() and not name[1:].isupper())
 
 
 def imports_of(source: str) -> tuple[str, ...]:
@@ -57,6 +72,7 @@ def parse(source: str) -> ast.Module | None:
         return None
 
 
+@lru_cache(maxsize=64)  # several of these functions are asked about the same code
 def _parsed(source: str) -> ast.Module:
     return parse(source) or ast.Module(body=[], type_ignores=[])
 
@@ -74,6 +90,17 @@ def _definitions(statement: ast.stmt) -> Iterator[str]:
                 yield from _definitions(inner)
         else:
             yield from _stored(node)
+
+
+def _classes(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, ast.ClassDef):
+        yield statement.name
+    elif isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
+        yield from classes_called(name for name in _definitions(statement))
+    elif isinstance(statement, ast.If | ast.Try | ast.With):
+        for node in ast.iter_child_nodes(statement):
+            if isinstance(node, ast.stmt):
+                yield from _classes(node)
 
 
 def _stored(expression: ast.AST) -> Iterator[str]:

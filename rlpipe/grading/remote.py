@@ -1,8 +1,9 @@
 """The harness's view of what belongs to the candidate: handles, and the link they work through.
 
-A handle never takes part in a comparison with the tests' own values: it equals nothing but what
-the candidate itself made, and arithmetic with it wants handles on both sides. An object that
-could see an expected value, or say by itself whether it equals one, would judge itself.
+An object that could see an expected value, or say by itself whether it equals one, would judge
+itself. So a handle meets no plain value of a test in a comparison or in arithmetic, and another
+handle only where both are of classes that the tests want. What a test itself made of such a class
+does meet plain values, as in `Vector(1, 2) * 3`: there is no other way to test it.
 
 Runs inside a sandbox, so it needs no more than Python 3.9 and its standard library.
 """
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+COMPARISONS = frozenset({"eq", "lt", "le", "gt", "ge"})
+
 MOST_ITEMS = 100_000
 """Items that are taken from one iterator of the candidate's."""
 
@@ -35,15 +38,20 @@ class CandidateError(Exception):
 class Remote:
     """A handle of an object that stays in the candidate's process."""
 
-    __slots__ = ("_kind", "_link", "_reference")
+    __slots__ = ("_copied", "_link", "_own", "_reference")
 
-    def __init__(self, link: Link, reference: int, kind: str) -> None:
+    def __init__(self, link: Link, reference: int, copied: bool, own: bool) -> None:
         object.__setattr__(self, "_link", link)
         object.__setattr__(self, "_reference", reference)
-        object.__setattr__(self, "_kind", kind)
+        # Whether it is seen as the plain value that its class derives from.
+        object.__setattr__(self, "_copied", copied)
+        # Whether the candidate says that it is of a class that the tests want.
+        object.__setattr__(self, "_own", own)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._link.ask("call", self, list(arguments), named)
+        result = self._link.ask("call", self, list(arguments), named)
+        constructs = self._reference in self._link.constructors
+        return self._link.made(result) if constructs else result
 
     def __getattr__(self, name: str) -> Any:
         return self._link.ask("builtin", "getattr", self, name)
@@ -69,18 +77,14 @@ class Remote:
         return any(item is other or item == other for other in self)
 
     def __eq__(self, other: object) -> Any:
-        if self is other:
-            return True
-        if isinstance(other, Remote):
-            return self._link.equal(self, other)
-        return self._link.copy(self) == other if self._kind == "copied" else NotImplemented
+        return True if self is other else _reckon("eq", self, other)
 
     def __ne__(self, other: object) -> Any:
         equal = self.__eq__(other)
         return equal if equal is NotImplemented else not equal
 
     def __hash__(self) -> int:
-        if self._kind == "own":
+        if self._own:
             return int(self._link.ask("builtin", "hash", self))
         return id(self)
 
@@ -92,6 +96,30 @@ class Remote:
         return bool(self.__getattr__("__exit__")(None, None, None))
 
 
+class Made(Remote):
+    """A handle of what a test made itself, by calling a class that it wants or by reckoning."""
+
+    __slots__ = ()
+
+    def __contains__(self, item: Any) -> bool:
+        self._link.judged = True
+        return bool(self._link.ask("operator", "contains", self, item))
+
+
+def _reckon(name: str, left: Any, right: Any) -> Any:
+    """Apply an operator where the candidate may do so by itself, else to plain values alone."""
+    handles = [side for side in (left, right) if isinstance(side, Remote)]
+    link, first = handles[0]._link, handles[0]
+    copied = all(handle._copied for handle in handles)
+    own = bool(link.constructors) and all(handle._own for handle in handles)
+    if own and (len(handles) == 2 or type(first) is Made) and not (copied and name == "eq"):
+        link.judged = link.judged or name in COMPARISONS
+        return link.made(link.ask("operator", name, left, right))
+    if copied:
+        return getattr(_operator, name)(link.plain(left), link.plain(right))
+    return NotImplemented
+
+
 def _unary(name: str) -> Callable[..., Any]:
     def method(self: Remote, *arguments: Any) -> Any:
         return self._link.ask("builtin", name, self, *arguments)
@@ -101,13 +129,7 @@ def _unary(name: str) -> Callable[..., Any]:
 
 def _binary(name: str, swapped: bool = False) -> Callable[[Remote, Any], Any]:
     def method(self: Remote, other: Any) -> Any:
-        if self._kind == "copied" and not isinstance(other, Remote):
-            copy = self._link.copy(self)
-            left, right = (other, copy) if swapped else (copy, other)
-            return getattr(_operator, name)(left, right)
-        if not isinstance(other, Remote):
-            return NotImplemented
-        return self._link.ask("operator", name, self, other)
+        return _reckon(name, other, self) if swapped else _reckon(name, self, other)
 
     return method
 
@@ -171,7 +193,11 @@ class Link(Peer):
         self.last: Any = None
         """The latest value that the candidate gave, for a message to a person."""
 
+        self.constructors: set[int] = set()
+        """References of the classes that the tests want."""
+
         self._known: dict[int, Any] = {}
+        self._made: dict[int, Made] = {}
         self._callbacks: list[Callable[..., Any]] = []
 
     def ask(self, operation: str, *arguments: Any) -> Any:
@@ -192,18 +218,22 @@ class Link(Peer):
             raise Gone(f"a value came that cannot be read: {error!r}") from None
         return self.last
 
-    def equal(self, left: Remote, right: Remote) -> bool:
-        """Compare two handles; instances of the candidate's classes by their own `__eq__`."""
-        kinds = {left._kind, right._kind}
-        if kinds == {"copied"}:
-            return bool(self.copy(left) == self.copy(right))
-        if "own" not in kinds:
-            return False
-        self.judged = True
-        return bool(self.ask("operator", "eq", left, right))
+    def fetch(self, name: str, wanted_class: bool) -> Any:
+        """One of the candidate's top-level names."""
+        value = self.ask("get", name)
+        if wanted_class and isinstance(value, Remote):
+            self.constructors.add(value._reference)
+        return value
 
-    def copy(self, remote: Remote) -> Any:
-        return self.ask("copy", remote)
+    def made(self, value: Any) -> Any:
+        """Let a test that made `value` use it as its own values."""
+        if not isinstance(value, Remote) or not value._own:
+            return value
+        made = Made(self, value._reference, value._copied, True)
+        return self._made.setdefault(value._reference, made)
+
+    def plain(self, value: Any) -> Any:
+        return self.ask("copy", value) if isinstance(value, Remote) else value
 
     def perform(self, operation: str, arguments: list[Any]) -> Any:
         reference, values, named = arguments
@@ -233,11 +263,12 @@ class Link(Peer):
 
     def take(self, tag: str, parts: list[Any]) -> Any:
         if tag == "h":
-            return self._known.setdefault(parts[0], Remote(self, parts[0], str(parts[1])))
+            reference, copied, own = parts
+            return self._known.setdefault(reference, Remote(self, reference, copied, own))
         if tag == "x":
             return self._exception_type(*parts)
         if tag == "w":
-            return self._coroutine(Remote(self, parts[0], ""))
+            return self._coroutine(Remote(self, parts[0], False, False))
         if tag == "p":
             plain = self.decode(parts[1])
             (twin,) = (twin for twin in TWINS if twin.__base__ is type(plain))

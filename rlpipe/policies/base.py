@@ -41,6 +41,10 @@ class Request:
     turns: Sequence[Turn] = ()
     """The rollout's earlier turns: history is extended as token ids, never re-encoded."""
 
+    json_schema: dict[str, Any] | None = None
+    """What the answer must follow, for services that can see to it; others are only told in words.
+    """
+
 
 class Actor(ABC):
     """A policy that is open and answers. Used by many rollouts at once."""

@@ -175,13 +175,19 @@ class Openai(Policy):
             options["logprobs"] = True
         if self.reasoning_effort is not None:
             options["reasoning_effort"] = self.reasoning_effort
+        if request.json_schema is not None:
+            form = _strict(request.json_schema)
+            options["response_format"] = {"type": "json_schema", "json_schema": form}
         return options
 
     def _responses_options(self, request: Request) -> dict[str, Any]:
         limit = max(_responses.SMALLEST_LIMIT, request.sampling.max_tokens)
-        if self.reasoning_effort is None:
-            return {"max_output_tokens": limit}
-        return {"max_output_tokens": limit, "reasoning": {"effort": self.reasoning_effort}}
+        options: dict[str, Any] = {"max_output_tokens": limit}
+        if self.reasoning_effort is not None:
+            options["reasoning"] = {"effort": self.reasoning_effort}
+        if request.json_schema is not None:
+            options["text"] = {"format": {"type": "json_schema", **_strict(request.json_schema)}}
+        return options
 
     def service(self) -> Service:
         """The server as error messages name it."""
@@ -196,6 +202,10 @@ class Openai(Policy):
 
     def _needs_key(self) -> bool:
         return self.base_url is None or self.api_key_env != DEFAULT_KEY_VARIABLE
+
+
+def _strict(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": "answer", "strict": True, "schema": schema}
 
 
 class _Remote(Actor):

@@ -18,6 +18,8 @@ class Block(NamedTuple):
 
     language: str
     text: str
+    closed: bool
+    """Whether its end is there."""
 
 
 def extract_code(text: str, kind: Literal["auto", "answer", "fence"] = "auto") -> str | None:
@@ -28,14 +30,14 @@ def extract_code(text: str, kind: Literal["auto", "answer", "fence"] = "auto") -
             `fence` the last block fenced as Python, else the last one without a language that is
             Python; `auto` the answer where there are tags, else the fence.
     """
-    said = _without_thoughts(text.replace("\r\n", "\n"))
+    said = without_thoughts(text.replace("\r\n", "\n"))
     answer = None if kind == "fence" else _answer(said)
     if answer is not None:
         return _unwrapped(answer) or None
-    return None if kind == "answer" else _python_block(list(_blocks(said)))
+    return None if kind == "answer" else _python_block(list(blocks(said)))
 
 
-def _without_thoughts(text: str) -> str:
+def without_thoughts(text: str) -> str:
     """Drop thoughts, nested or unclosed ones too, and what precedes an end that nothing opened."""
     kept: list[str] = []
     depth, place = 0, 0
@@ -61,9 +63,9 @@ def _answer(text: str) -> str | None:
 
 
 def _unwrapped(answer: str) -> str:
-    blocks = list(_blocks(answer))
-    fallback = blocks[-1].text if blocks else dedent(answer).strip()
-    return _python_block(blocks) or fallback
+    found = list(blocks(answer))
+    fallback = found[-1].text if found else dedent(answer).strip()
+    return _python_block(found) or fallback
 
 
 def _python_block(blocks: list[Block]) -> str | None:
@@ -79,7 +81,7 @@ def _is_python(text: str) -> bool:
     return tree is not None and bool(tree.body)
 
 
-def _blocks(text: str) -> Iterator[Block]:
+def blocks(text: str) -> Iterator[Block]:
     """The fenced blocks in `text`; one that never ends goes on to the end of the text."""
     opened: re.Match[str] | None = None
     body: list[str] = []
@@ -89,12 +91,12 @@ def _blocks(text: str) -> Iterator[Block]:
             if fence and not ("`" in fence["marks"] and "`" in fence["info"]):
                 opened, body = fence, []
         elif fence and _closes(fence, opened):
-            yield _block(opened, body)
+            yield _block(opened, body, closed=True)
             opened = None
         else:
             body.append(line)
     if opened is not None:
-        yield _block(opened, body)
+        yield _block(opened, body, closed=False)
 
 
 def _closes(fence: re.Match[str], opened: re.Match[str]) -> bool:
@@ -102,8 +104,8 @@ def _closes(fence: re.Match[str], opened: re.Match[str]) -> bool:
     return same and len(fence["marks"]) >= len(opened["marks"]) and not fence["info"].strip()
 
 
-def _block(opened: re.Match[str], body: list[str]) -> Block:
+def _block(opened: re.Match[str], body: list[str], closed: bool) -> Block:
     language = opened["info"].strip(" \t{.}").lower()
     words = re.split(r"[\s,:}{]", language, maxsplit=1)
     text = "\n".join(line.removeprefix(opened["indent"]) for line in body)
-    return Block(words[0], text.strip("\n").rstrip())
+    return Block(words[0], text.strip("\n").rstrip(), closed)

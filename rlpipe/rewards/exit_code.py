@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from rlpipe.rewards.base import NO_ANSWER, CodeReward
+from rlpipe.rewards.base import CodeReward
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.types import Score, Task, Trajectory
 
@@ -15,10 +15,7 @@ class ExitCode(CodeReward):
 
     kind: Literal["exit_code"] = "exit_code"
 
-    async def score(self, task: Task, trajectory: Trajectory, sandbox: Sandbox) -> Score:
-        code = self.code(trajectory)
-        if code is None:
-            return NO_ANSWER
+    async def judge(self, task: Task, trajectory: Trajectory, code: str, sandbox: Sandbox) -> Score:
         result = await sandbox.run_python(code, timeout=self.timeout)
         outcome = "passed" if result.ok else result.outcome
         note = f"exit code {result.exit_code}" if result.outcome == "exited" else result.outcome

@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from rlpipe.rewards.base import NO_ANSWER, CodeReward
+from rlpipe.errors import GraderError
+from rlpipe.rewards.base import CodeReward
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.types import Score, Task, Trajectory
 
@@ -16,10 +17,9 @@ class ExpectedOutput(CodeReward):
 
     needs_task = ("expected_output",)
 
-    async def score(self, task: Task, trajectory: Trajectory, sandbox: Sandbox) -> Score:
-        code = self.code(trajectory)
-        if code is None or task.expected_output is None:
-            return NO_ANSWER
+    async def judge(self, task: Task, trajectory: Trajectory, code: str, sandbox: Sandbox) -> Score:
+        if task.expected_output is None:
+            raise GraderError(f"task {task.id} has no expected_output")
         result = await sandbox.run_python(code, timeout=self.timeout)
         passed = result.ok and self._same(result.stdout, task.expected_output)
         if not result.ok:

@@ -25,6 +25,8 @@ CUT = {
     "context_length": StopReason.CONTEXT_OVERFLOW,
 }
 """Why a rollout ends whose answer was cut, by what the turn says of it."""
+NOT_RUN = "Not run:"
+"""How the answer to a call begins that came too late."""
 
 
 class Agent(Rollout):
@@ -75,7 +77,7 @@ class Agent(Rollout):
                 if finish in CUT:
                     cut_by_room = finish == "length" and room < self.max_tokens
                     return StopReason.MAX_TRAJECTORY_TOKENS if cut_by_room else CUT[finish]
-                calls = _calls(record.messages[-1])
+                calls = calls_of(record.messages[-1])
                 if not calls:
                     return StopReason.FINAL_ANSWER
                 end = await self._answer(calls, tools, sandbox, record)
@@ -90,13 +92,13 @@ class Agent(Rollout):
         end: StopReason | None = None
         for call in calls:
             if end:
-                text = f"Not run: the rollout ended ({end})."
+                text = f"{NOT_RUN} the rollout ended ({end})."
             elif self._exhausted(call, tools, record):
                 end = StopReason.MAX_TOOL_CALLS
-                text = f"Not run: the limit of {self.max_tool_calls} tool calls is reached."
+                text = f"{NOT_RUN} the limit of {self.max_tool_calls} tool calls is reached."
             else:
                 with record.timed("tools"):
-                    seen = await _run(call, tools, sandbox, record)
+                    seen = await run_call(call, tools, sandbox, record)
                 text = seen.text
                 if seen.submission is not None:
                     record.submission, end = seen.submission, StopReason.SUBMITTED
@@ -131,7 +133,7 @@ async def _ask(task: Task, actor: Actor, record: Record, sampling: Sampling, see
     return turn.finish_reason
 
 
-def _calls(message: Mapping[str, Any]) -> list[ToolCall]:
+def calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
     return [
         ToolCall(
             id=call["id"],
@@ -142,7 +144,7 @@ def _calls(message: Mapping[str, Any]) -> list[ToolCall]:
     ]
 
 
-async def _run(
+async def run_call(
     call: ToolCall, tools: Mapping[str, Tool], sandbox: Sandbox, record: Record
 ) -> Observation:
     """Run one call. What the model got wrong goes back to it as text and is counted."""

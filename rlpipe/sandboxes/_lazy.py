@@ -23,6 +23,7 @@ class LazySandbox(Sandbox):
         files: Mapping[str, str],
         counters: Counters,
         want: "Callable[[LazySandbox], None]",
+        renew: "Callable[[LazySandbox], None]",
         release: "Callable[[LazySandbox], Awaitable[None]]",
     ) -> None:
         self.id = ""
@@ -35,8 +36,10 @@ class LazySandbox(Sandbox):
         self._files = files
         self._counters = counters
         self._want = want
+        self._renew = renew
         self._release = release
         self._prepared: asyncio.Task[Sandbox] | None = None
+        self._touched = False
         self._released = False
 
     @property
@@ -54,7 +57,7 @@ class LazySandbox(Sandbox):
         timeout: float | None = None,
         max_output: int | None = None,
     ) -> ExecResult:
-        sandbox = await self._ready()
+        sandbox = await self._ready(touches=True)
         return await self._counted(
             sandbox.exec(
                 command, cwd=cwd, env=env, stdin=stdin, timeout=timeout, max_output=max_output
@@ -69,7 +72,7 @@ class LazySandbox(Sandbox):
         timeout: float | None = None,
         max_output: int | None = None,
     ) -> ExecResult:
-        sandbox = await self._ready()
+        sandbox = await self._ready(touches=True)
         return await self._counted(
             sandbox.run_python(code, stdin=stdin, timeout=timeout, max_output=max_output)
         )
@@ -78,7 +81,20 @@ class LazySandbox(Sandbox):
         return await (await self._ready()).read_file(path, max_bytes=max_bytes)
 
     async def write_file(self, path: str, data: bytes | str) -> None:
-        await (await self._ready()).write_file(path, data)
+        await (await self._ready(touches=True)).write_file(path, data)
+
+    async def reset(self) -> None:
+        if self._touched:
+            self._renew(self)
+
+    def declare_clean(self) -> None:
+        self._touched = False
+
+    def take(self, given: "asyncio.Future[Sandbox]") -> None:
+        """Be another sandbox from now on."""
+        self.given = given
+        self._prepared = None
+        self._touched = False
 
     async def stop(self) -> None:
         self.abandon()
@@ -90,9 +106,10 @@ class LazySandbox(Sandbox):
         if self._prepared:
             self._prepared.cancel()
 
-    async def _ready(self) -> Sandbox:
+    async def _ready(self, touches: bool = False) -> Sandbox:
         if self._released:
             raise SandboxGone("the sandbox was given back", sandbox_id=self.id)
+        self._touched = self._touched or touches
         if self._prepared is None:
             self._want(self)
             self._prepared = asyncio.ensure_future(self._prepare())

@@ -12,7 +12,13 @@ from typing import Any, Protocol, Self
 from rlpipe.errors import SandboxGone
 from rlpipe.sandboxes._lazy import LazySandbox, retrieve
 from rlpipe.sandboxes._tally import Counters
-from rlpipe.sandboxes.base import Sandbox, SandboxSession, SandboxSpec
+from rlpipe.sandboxes.base import (
+    Capabilities,
+    Sandbox,
+    SandboxProvider,
+    SandboxSession,
+    SandboxSpec,
+)
 
 
 class Record(Protocol):
@@ -23,6 +29,12 @@ class Record(Protocol):
 
 def unrecorded(event: str, **facts: Any) -> None:
     """For sandboxes that nobody else needs to know of."""
+
+
+def _promise() -> "asyncio.Future[Sandbox]":
+    given: asyncio.Future[Sandbox] = asyncio.get_running_loop().create_future()
+    given.add_done_callback(retrieve)
+    return given
 
 
 class SandboxPool:
@@ -61,6 +73,10 @@ class SandboxPool:
         self._claims: set[LazySandbox] = set()
         self._counters = Counters()
         self._closed = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._session.capabilities
 
     async def __aenter__(self) -> Self:
         self._balance()
@@ -122,12 +138,18 @@ class SandboxPool:
         return self._counters.total.metrics()
 
     def _hand_out(self, tags: tuple[str, ...], files: Mapping[str, str]) -> LazySandbox:
-        given: asyncio.Future[Sandbox] = asyncio.get_running_loop().create_future()
-        given.add_done_callback(retrieve)
-        counters, release = self._counters, self._stop_claim
-        front = LazySandbox(self._spec, tags, given, files, counters, self._want, release)
+        front = LazySandbox(
+            self._spec,
+            tags,
+            _promise(),
+            files,
+            self._counters,
+            want=self._want,
+            renew=self._renew,
+            release=self._stop_claim,
+        )
         if self._closed:
-            given.set_exception(SandboxGone("the pool of sandboxes is closed"))
+            front.given.set_exception(SandboxGone("the pool of sandboxes is closed"))
         else:
             self._claims.add(front)
         return front
@@ -140,6 +162,15 @@ class SandboxPool:
         self._discard_old()
         self._serve()
         self._balance()
+
+    def _renew(self, front: LazySandbox) -> None:
+        """Give a claim another sandbox, and end the one that it used, in the background."""
+        if front in self._claims and front.started:
+            for tally in self._counters.both:
+                tally.close(front)
+            self._end(front.given.result())
+            front.take(_promise())
+            self._want(front)
 
     def _take_back(self, front: LazySandbox) -> asyncio.Task[None] | None:
         """End a claim and what was given to it, in the background."""
@@ -246,3 +277,20 @@ class SandboxPool:
         self._stops.discard(stop)
         self._live -= 1
         self._balance()
+
+
+@asynccontextmanager
+async def open_pool(provider: SandboxProvider) -> AsyncIterator[SandboxPool]:
+    """A provider's sandboxes, within the numbers that its options give."""
+    async with (
+        provider.open() as session,
+        SandboxPool(
+            session,
+            provider.spec(),
+            warm=provider.warm,
+            max_live=provider.max_live,
+            max_starting=provider.max_starting,
+            max_starts_per_second=provider.max_starts_per_second,
+        ) as pool,
+    ):
+        yield pool

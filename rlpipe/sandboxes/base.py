@@ -15,7 +15,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from rlpipe.component import Component
-from rlpipe.errors import Finding, SandboxError
+from rlpipe.errors import Finding, SandboxConfigError, SandboxError
 
 Outcome = Literal["exited", "timeout", "output_limit", "out_of_memory", "killed"]
 Status = Literal["pending", "running", "stopped"]
@@ -166,6 +166,21 @@ class Sandbox(ABC):
         Raises:
             SandboxFileError: the path is forbidden, a directory, or the disk is full.
         """
+
+    async def reset(self) -> None:
+        """Make it as new where a program ran in it: without its processes, files and changes.
+
+        Raises:
+            SandboxConfigError: this one cannot be made new; those that a pool hands out can.
+        """
+        if self.stats.exec_count:
+            raise SandboxConfigError(
+                f"sandbox {self.id} was used and cannot be made new", sandbox_id=self.id
+            )
+
+    def declare_clean(self) -> None:
+        """Take it as new: whoever ran something in it answers for there being nothing left."""
+        return
 
     @abstractmethod
     async def stop(self) -> None:

@@ -1,6 +1,7 @@
 """Real training runs of a very small model, on a CPU."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,83 @@ def test_a_group_with_one_valid_rollout_trains_nothing():
     rows, _ = columns(trajectory(0, 1.0, (3,)), trajectory(1, None, ()))
     assert rows["advantage"] == [None, None]
     assert rows["env_mask"] == [[0], [0]]
+
+
+REWARDS = """
+from rlpipe.errors import GraderError
+
+def varied(task, trajectory, sandbox):
+    if trajectory.seed % 5 == 0:
+        raise GraderError("the judge is out")
+    return trajectory.seed % 7 / 3
+
+def equal(task, trajectory, sandbox):
+    return 0.5
+"""
+
+
+@pytest.fixture
+def rewards(tmp_path, monkeypatch):
+    """A module of rewards, and what GRPOTrainer makes of the rewards that it is handed."""
+    from trl import GRPOTrainer
+
+    (tmp_path / "odd_rewards.py").write_text(REWARDS)
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    own = GRPOTrainer._generate_and_score_completions
+
+    def watched(trainer, inputs):
+        result = own(trainer, inputs)
+        weights = {name: w.detach().clone() for name, w in trainer.model.named_parameters()}
+        seen.append((result["advantages"].tolist(), weights))
+        return result
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", watched)
+    yield seen
+    sys.modules.pop("odd_rewards", None)
+
+
+@pytest.mark.parametrize("scale", ["none", "group", "batch"])
+def test_trl_trains_on_exactly_our_advantages(tmp_path, rewards, scale):
+    result = run(
+        tmp_path / "run",
+        "reward=python",
+        "reward.function=odd_rewards:varied",
+        f"train.scale_rewards={scale}",
+        "train.group_size=4",
+        "train.warmup_steps=0",
+    )
+    for step, (handed, _) in enumerate(rewards, 1):
+        rows = read_trajectories(result.folder / f"trajectories/step_{step}.jsonl")
+        members = sorted(rows, key=lambda t: (t.group_id, t.index))
+        groups = [[t.reward for t in members[start : start + 4]] for start in (0, 4)]
+        ours = [value or 0.0 for group in advantages(groups, scale) for value in group]
+        assert handed == pytest.approx(ours, abs=1e-6)
+    assert len(rewards) == 2
+    assert {t.reward is None for t in members} == {True, False}
+
+
+def test_a_step_that_teaches_nothing_moves_no_weight(tmp_path, rewards):
+    result = run(
+        tmp_path / "run",
+        "reward=python",
+        "reward.function=odd_rewards:equal",
+        "train.warmup_steps=0",
+        "backend.weight_decay=0.5",
+        "train.learning_rate=0.1",
+    )
+    figures = result.metrics[1]
+    assert (figures["groups/zero_variance"], figures["groups/trainable"]) == (1.0, 0.0)
+    assert figures["train/skipped"] == 1.0
+    (_, first), (_, second) = rewards
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_rollouts_without_log_probabilities_are_refused_with_what_can_learn_from_them():
+    bare = Turn(prompt_ids=(1,), completion_ids=(2,))
+    member = trajectory(0, 1.0, (3,)).model_copy(update={"turns": (bare,)})
+    with pytest.raises(rlpipe.RunError, match=r"needs the log-probabilities.*train=sft"):
+        columns(member, trajectory(1, 0.0, (3,)))
 
 
 def test_warm_up_and_grpo_write_a_run_that_loads_again(tmp_path):

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlpipe.datasets import jsonl
@@ -203,6 +203,7 @@ asking = rows.map(lambda row: {**row, "prompt": "a", "messages": []})
 lines = (rows | asking).map(lambda row: json.dumps(row).encode()) | st.binary(max_size=40)
 
 
+@settings(deadline=None)
 @given(st.lists(lines, max_size=4))
 @example([b'{"prompt": "a", "tests": ["t"], "reference": "' + b"(" * 5000 + b'"}'])
 @example([b'{"prompt": "a", "tests": ["t"], "reference": "' + b"-" * 50000 + b'1"}'])

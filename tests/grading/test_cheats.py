@@ -330,6 +330,41 @@ async def test_class_in_place_of_the_function_does_not_judge_itself(box: Sandbox
     await earns_nothing(box, liar.replace("    def yes", "    def __init__(*_): pass\n    def yes"))
 
 
+MEETINGS = (
+    "assert f(1, 2) == f(2, 1)",
+    "assert f(1, 2) < f(5, 5)",
+    "assert abs(f(1, 2) - f(1, 2)) < 1",
+    "assert f(1, 2) + f(3, 4) == f(4, 6)",
+    "assert f(1, 2) in [f(2, 1)]",
+    "assert 3 in f(1, 2)",
+    "assert f(1, 2) < 4",
+    "assert 0 == f(1, 2) - 3",
+)
+
+
+async def test_objects_do_not_judge_each_other(box: Sandbox) -> None:
+    liar = LIAR.replace("BASE", "object").replace("VALUE", "5")
+    tests = PythonTests(hidden=MEETINGS, entry_points=("f",))
+    await earns_nothing(box, f"{liar}\ndef f(a, b): return Liar()", tests)
+
+
+async def test_wanted_classes_do_not_stand_in_for_plain_values(box: Sandbox) -> None:
+    """An object of the wanted class, where a method should have returned a number."""
+    liar = LIAR.replace("BASE", "object").replace("VALUE", "5").replace("Liar", "Stack")
+    liar += "    def size(self): return Stack.__new__(Stack)\n"
+    tests = PythonTests(
+        hidden=(
+            "assert Stack().size() == 0",
+            "assert Stack().size() < 1",
+            "assert abs(Stack().size() - 0) < 1",
+            "assert [Stack().size()] == [0]",
+        ),
+        entry_points=("Stack",),
+        classes=("Stack",),
+    )
+    await earns_nothing(box, liar, tests)
+
+
 @pytest.mark.parametrize("metaclass_method", ["__eq__", "__instancecheck__", "__call__"])
 async def test_lying_classes_earn_nothing(box: Sandbox, metaclass_method: str) -> None:
     source = f"class Meta(type):\n    def {metaclass_method}(*_): return True\n"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from rlpipe.grading.grader import grade
-from rlpipe.grading.names import imports_of, names_called, names_defined
+from rlpipe.grading.names import classes_defined, imports_of, names_called, names_defined
 from rlpipe.sandboxes.base import Sandbox, SandboxSession
 from rlpipe.sandboxes.local import Local
 from rlpipe.types import PythonTests
@@ -21,7 +21,8 @@ POINT = """
 class Point:
     made = 0
     def __init__(self, x, y=0): self.x, self.y = x, y; Point.made += 1
-    def __eq__(self, other): return (self.x, self.y) == (other.x, other.y)
+    def __eq__(self, other):
+        return isinstance(other, Point) and (self.x, self.y) == (other.x, other.y)
     def __lt__(self, other): return self.x < other.x
     def __hash__(self): return hash((self.x, self.y))
     def __add__(self, other): return Point(self.x + other.x, self.y + other.y)
@@ -155,6 +156,23 @@ HONEST: dict[str, tuple[str, tuple[str, ...]]] = {
             "assert hasattr(Point(1), 'x') and not hasattr(Point(1), 'z')",
         ),
     ),
+    "class_arithmetic": (
+        "class Vector:\n    def __init__(self, x, y): self.x, self.y = x, y\n"
+        "    def __mul__(self, n): return Vector(self.x * n, self.y * n)\n"
+        "    __rmul__ = __mul__\n"
+        "    def __sub__(self, n): return Vector(self.x - n, self.y - n)\n"
+        "    def __eq__(self, o): return self.both() == (o if type(o) is tuple else o.both())\n"
+        "    def __lt__(self, n): return self.x < n\n"
+        "    def __contains__(self, n): return n in self.both()\n"
+        "    def both(self): return (self.x, self.y)\n"
+        "class Sub(Vector): pass\ndef ones(): return Vector(1, 1)",
+        (
+            "assert (Vector(1, 2) * 3).both() == (3, 6) and (2 * Vector(1, 2) - 1).x == 1",
+            "assert Vector(1, 2) * 3 * 2 == Vector(6, 12) and ones() == Sub(1, 1)",
+            "assert Vector(1, 2) == (1, 2) and Vector(1, 2) < 2 and not Vector(1, 2) < 1",
+            "assert 2 in Vector(1, 2) and 3 not in Vector(1, 2)",
+        ),
+    ),
     "solution_method": (
         "class Solution:\n    def f(self, x): return x + 1",
         ("assert Solution().f(1) == 2", "s = Solution()\nassert s.f(s.f(1)) == 3"),
@@ -250,7 +268,11 @@ HONEST: dict[str, tuple[str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", HONEST)
 async def test_honest_work_passes(box: Sandbox, name: str) -> None:
     source, statements = HONEST[name]
-    tests = PythonTests(hidden=statements, entry_points=names_defined(source))
+    tests = PythonTests(
+        hidden=statements,
+        entry_points=names_defined(source),
+        classes=classes_defined(source),
+    )
     report = await grade(box, source, tests)
     assert [(t.outcome, t.message, t.name) for t in report.tests if t.outcome != "passed"] == []
     assert report.passed
@@ -261,6 +283,11 @@ async def test_entry_points_are_found_without_a_reference(box: Sandbox) -> None:
     tests = PythonTests(hidden=("assert set(f(1)) == {1}", "assert not g(0)"))
     assert names_called(tests.all) == ("f", "g")
     assert (await grade(box, "def f(x): return [x]\ndef g(x): return x", tests)).passed
+
+
+async def test_classes_are_found_without_a_reference(box: Sandbox) -> None:
+    tests = PythonTests(hidden=("assert Point(1) == Point(1) and Point(1) + Point(2) == Point(3)",))
+    assert (await grade(box, POINT, tests)).passed
 
 
 async def test_setup_runs_after_the_candidate_and_before_the_tests(box: Sandbox) -> None:
@@ -275,7 +302,8 @@ async def test_setup_runs_after_the_candidate_and_before_the_tests(box: Sandbox)
 
 
 async def test_own_equality_is_marked(box: Sandbox) -> None:
-    tests = PythonTests(hidden=("assert P(1) == P(1)", "assert P(1).x == 1"), entry_points=("P",))
+    statements = ("assert P(1) == P(1)", "assert P(1).x == 1")
+    tests = PythonTests(hidden=statements, entry_points=("P",), classes=("P",))
     source = "class P:\n    def __init__(s, x): s.x = x\n    def __eq__(s, o): return s.x == o.x"
     report = await grade(box, source, tests)
     assert report.passed
@@ -301,6 +329,7 @@ def mbpp() -> Iterator[Reference]:
             imports=(*imports_of(code), *row.get("test_imports", ())),
             setup=row.get("test_setup_code", "").replace("\r", ""),
             entry_points=names_defined(code),
+            classes=classes_defined(code),
         )
         yield Reference(f"{'full' if 'text' in row else 'sanitized'}/{row['task_id']}", code, tests)
 

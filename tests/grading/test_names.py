@@ -1,6 +1,6 @@
 import pytest
 
-from rlpipe.grading.names import imports_of, names_called, names_defined
+from rlpipe.grading.names import classes_defined, imports_of, names_called, names_defined
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,12 @@ def test_imports_of() -> None:
     )
     assert imports_of(source) == ("import os, re as r", "from a.b import c as d, e")
     assert imports_of("import (") == ()
+
+
+def test_classes_defined() -> None:
+    source = (
+        "from enum import Enum\nclass A: ...\nP = namedtuple('P', 'x')\nR = 3\nLIMIT = int('3')\n"
+        "def f(): ...\nif R:\n    class B(A): ...\nx = A()\n"
+    )
+    assert classes_defined(source) == ("A", "B", "P")
+    assert classes_defined("class (") == ()

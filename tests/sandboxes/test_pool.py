@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from rlpipe.errors import SandboxGone, SandboxStartError
+from rlpipe.errors import SandboxConfigError, SandboxGone, SandboxStartError
 from rlpipe.sandboxes._pool import SandboxPool
 from rlpipe.sandboxes.base import SandboxSpec
 from rlpipe.sandboxes.local import Local
@@ -430,3 +430,41 @@ async def test_every_sandbox_is_on_record_before_it_is_used():
         ("claimed", {"id": box, "tags": ("task:a",)}),
         ("stopped", {"id": box}),
     ]
+
+
+async def test_a_reset_that_nothing_made_necessary_changes_nothing():
+    session = FakeSandboxSession()
+    async with pool_of(session) as pool, pool.claim(files={"a": "1"}) as sandbox:
+        await sandbox.read_file("a")
+        await sandbox.reset()
+        await sandbox.run_python("")
+    assert len(session.sandboxes) == 1
+
+
+async def test_a_reset_gives_another_sandbox_with_the_files_and_ends_the_first():
+    session = FakeSandboxSession()
+    async with pool_of(session, max_live=1) as pool, pool.claim(files={"a": "1"}) as sandbox:
+        await sandbox.write_file("a", "2")
+        await sandbox.reset()
+        assert await sandbox.read_file("a") == b"1"
+        first, second = session.sandboxes
+        assert (first.status, second.status, sandbox.id) == ("stopped", "running", second.id)
+
+
+async def test_a_claim_that_is_over_is_not_made_new():
+    session = FakeSandboxSession()
+    async with pool_of(session) as pool:
+        async with pool.claim() as sandbox:
+            await sandbox.run_python("")
+        await sandbox.reset()
+        with pytest.raises(SandboxGone):
+            await sandbox.run_python("")
+    assert not session.running
+
+
+async def test_a_used_sandbox_without_a_pool_cannot_be_made_new():
+    sandbox = await FakeSandboxSession().start(SandboxSpec())
+    await sandbox.reset()
+    await sandbox.run_python("")
+    with pytest.raises(SandboxConfigError, match="cannot be made new"):
+        await sandbox.reset()
