@@ -106,7 +106,7 @@ def _round(*command: str, seconds: str) -> Round:
         if process.returncode:
             print(f"{command[-1]} failed at {in_flight}: {_last_line(errors.decode())}")
             return 0.0
-        return float(out.decode().rpartition("rate ")[2])
+        return float(out.decode().rpartition("rate ")[2].split()[0])
 
     return one
 
