@@ -78,7 +78,8 @@ class ContainerPlan:
         spec = self.spec
         numbers = wire.SETTINGS.pack(self.user, spec.memory, spec.disk, USER_PROCESSES, True)
         variables = pack_variables(self.environment())
-        return wire.pack([numbers, encode(spec.workdir), variables, b""])
+        # Neither packages of the host nor Landlock, which the container makes needless.
+        return wire.pack([numbers, encode(spec.workdir), variables, b"", b"", b""])
 
     def run(self, engine: Engine) -> list[str]:
         """The arguments that start it."""

@@ -19,6 +19,7 @@ from rlpipe.errors import (
     SandboxUnavailable,
 )
 from rlpipe.sandboxes import _container
+from rlpipe.sandboxes._agent.system import Settings, variables
 from rlpipe.sandboxes._container import ContainerPlan, tag_label
 from rlpipe.sandboxes._engine import Engine, find_engine
 from rlpipe.sandboxes.base import SandboxSpec
@@ -90,6 +91,14 @@ def test_programs_get_the_image_s_variables_and_ours_and_the_spec_s():
     found = plan.environment()
     assert (found["PATH"], found["A"], found["B"]) == ("/opt/conda/bin", "image", "spec")
     assert found["HOME"] == "/mine"
+
+
+def test_the_agent_understands_what_it_is_told():
+    plan = ContainerPlan(name="x", spec=replace(SPEC, env={"A": "b"}), user=20_000, session="s")
+    told = Settings(plan.settings())
+    assert (told.user, told.memory, told.disk, told.home) == (20_000, 512 << 20, 64 << 20, b"/work")
+    assert (told.alone, told.packages, told.readable) == (True, b"", [])
+    assert variables(told.environment)[b"A"] == b"b"
 
 
 @pytest.mark.parametrize(
