@@ -520,18 +520,16 @@ async def test_256_rollouts_with_a_tenth_of_all_calls_failing(service):
         groups = await collector.collect(Calculates(), [FOUR] * 32, phase="train", group_size=8)
     rollouts = [trajectory for group in groups for trajectory in group.trajectories]
     assert len(rollouts) == 256
-    # An attempt is lost exactly where its sandbox, or its start, met a fault that is not absorbed.
-    struck = {id: fault for method, fault, id in service.injected if method == "StreamExec"}
-    lost = {one.sandbox.id: one.failure for one in attempts if one.failure and one.sandbox}
-    assert {id: why for id, why in lost.items() if id not in struck} == {}
-    assert lost.keys() == struck.keys()
+    # An attempt is lost exactly where a sandbox of its own, the one that it worked in or the one
+    # that it was judged in, or a start met a fault that is not absorbed.
+    struck = [fault for method, fault, _ in service.injected if method == "StreamExec"]
     refused = service.injected.count(("CreateSandbox", "refused", ""))
-    assert sum(one.failure is not None and not one.sandbox for one in attempts) == refused
+    assert sum(one.failure is not None for one in attempts) == len(struck) + refused
     # Of those, the ones that another sandbox may not make good cost their rollout.
-    final = [fault for fault in struck.values() if fault in FINAL]
+    final = [fault for fault in struck if fault in FINAL]
     valid = [one for one in rollouts if not one.failure]
     assert len(valid) == 256 - len(final) - refused
-    assert 200 < len(valid) < 250
+    assert 150 < len(valid) < 250
     for one in rollouts:
         right = one.messages[-1]["content"] == RIGHT if one.messages else False
         assert one.reward == (None if one.failure else float(right))
