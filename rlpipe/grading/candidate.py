@@ -14,13 +14,13 @@ import _operator
 import _signal  # type: ignore[import-not-found]  # like `_socket`: the public half is slow
 import _socket
 import builtins
-import ctypes
 import os
 import resource
 import struct
 import sys
 import types
 
+from rlpipe.grading.libc import function
 from rlpipe.grading.values import COPIES, MAX_DEPTH, import_module, plain_array, plain_copy
 from rlpipe.grading.wire import Gone, Peer
 
@@ -65,7 +65,7 @@ def run_candidate(connection: _socket.socket) -> NoReturn:
         os.setsid()
         _leave_everything(connection.fileno())
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
+        function("prctl")(PR_SET_PDEATHSIG, _signal.SIGKILL)
         _fence()
         # A child that outlives this process would hide its end from the harness.
         os.register_at_fork(after_in_child=connection.close)
@@ -89,17 +89,16 @@ def _leave_everything(kept: int) -> None:
 
 def _drop_privileges() -> None:
     """Give up every capability, since a privileged process may read any other's memory."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    prctl = function("prctl")
+    prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     header = struct.pack("Ii", CAPABILITY_VERSION, 0)
-    if hasattr(libc, "capset"):
-        libc.capset(ctypes.create_string_buffer(header), ctypes.create_string_buffer(24))
+    function("capset")(header, bytes(24))
 
 
 def _fence() -> None:
     """Forbid this process to signal and to trace what it did not start, where the kernel can."""
-    system_call = ctypes.CDLL(None).syscall
+    system_call = function("syscall")
     for rules in LANDLOCK_RULES:
         made = system_call(LANDLOCK_CREATE_RULESET, rules, len(rules), 0)
         if made >= 0:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlpipe.errors import GraderError
 from rlpipe.grading.names import classes_called, imports, names_called, names_used
-from rlpipe.grading.program import program
+from rlpipe.grading.program import compiled, program
 from rlpipe.sandboxes.base import ExecResult, Sandbox
 from rlpipe.types import PythonTests, TestResult
 
@@ -88,7 +88,7 @@ async def grade(
     job = _job(source, tests, tokens, budgets)
     result = await sandbox.run_python(
         program(),
-        stdin=json.dumps(job).encode(),
+        stdin=compiled() + json.dumps(job).encode(),
         timeout=timeout * PATIENCE + SLACK,
         max_output=(1 << 16) + (len(tokens) << 11),
     )

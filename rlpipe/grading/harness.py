@@ -13,13 +13,13 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # like `_socket`: the public half is slow
 import _socket
 import builtins
-import ctypes
 import os
 import struct
 import sys
 import time
 
 from rlpipe.grading.candidate import run_nursery
+from rlpipe.grading.libc import function
 from rlpipe.grading.remote import TESTS_MODULE, CandidateError, Link
 from rlpipe.grading.wire import Gone, read, write
 
@@ -349,10 +349,10 @@ def _text(value: Any, form: Callable[[Any], str] = str) -> str:
 
 def _shut() -> None:
     """Keep every other process out of this one's memory and descriptors."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if libc.prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) != 0:
+    prctl = function("prctl")
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) != 0:
         sys.exit("this process cannot be closed to others")
 
 

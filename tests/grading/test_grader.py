@@ -7,6 +7,7 @@ import pytest
 
 from rlpipe.errors import GraderError, SandboxGone
 from rlpipe.grading.grader import Report, grade
+from rlpipe.grading.program import compiled, program
 from rlpipe.sandboxes.base import (
     ExecResult,
     Outcome,
@@ -230,7 +231,7 @@ class Scripted(Sandbox):
         timeout: float | None = None,
         max_output: int | None = None,
     ) -> ExecResult:
-        *tests, begin, _ = json.loads(stdin)["tokens"]
+        *tests, begin, _ = json.loads(stdin.removeprefix(compiled()))["tokens"]
         said = [
             f'{begin} ["begin", ""]',
             *(f'{token} ["passed", "", 0.1, false]' for token in tests),
@@ -290,3 +291,12 @@ async def test_waiting_for_a_busy_processor_is_not_the_candidates_time():
         box = await session.start(provider.spec())
         report = await grade(box, source, tests, timeout=20, test_timeout=0.6)
     assert report.outcome == "passed"
+
+
+async def test_another_version_of_the_interpreter_compiles_the_program_itself(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = program().replace("MAGIC_NUMBER ==", "b'' ==")
+    assert foreign != program()
+    monkeypatch.setattr("rlpipe.grading.grader.program", lambda: foreign)
+    assert (await grade(box, "def f(n): return sum(range(n))", TWO)).passed

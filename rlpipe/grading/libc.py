@@ -1,0 +1,34 @@
+"""Functions of the C library, without the milliseconds that importing `ctypes` takes.
+
+Runs inside a sandbox, so it needs no more than Python 3.9 and its standard library.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "i"
+
+
+class _Function(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL
+    _restype_ = _Int
+
+
+_LIBRARY = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+
+
+def function(name: str) -> Callable[..., Any]:
+    """A function of the C library that takes integers and bytes, and returns an `int`.
+
+    Raises:
+        OSError: the library has none of that name.
+    """
+    return _Function(_ctypes.dlsym(_LIBRARY, name))
