@@ -201,3 +201,13 @@ async def test_items_of_an_unknown_type_are_passed_on(act, server):
     message, _ = await act(api="responses")
     assert message["content"] == "Let me see."
     assert message["provider_items"] == [search, SAID]
+
+
+def test_a_schema_for_the_answer_is_asked_for(ask):
+    schema = {"type": "object"}
+    chat = Openai(model="m").body(ask(json_schema=schema))
+    form = chat["response_format"]["json_schema"]
+    assert (form["schema"], form["strict"]) == (schema, True)
+    answered = Openai(model="m", api="responses").body(ask(json_schema=schema))
+    assert answered["text"]["format"]["schema"] == schema
+    assert "text" not in Openai(model="m", api="responses").body(ask())
