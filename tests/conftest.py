@@ -17,11 +17,11 @@ async def sandbox():
 
 @pytest.fixture
 def busy_processor():
-    """One processor that this process, its sandboxes and five others have to share."""
+    """One processor that this process, its sandboxes and three others have to share."""
     before = os.sched_getaffinity(0)
     one = {min(before)}
     burner = f"import os; os.sched_setaffinity(0, {one})\nwhile True: pass"
-    burners = [subprocess.Popen([sys.executable, "-c", burner]) for _ in range(5)]
+    burners = [subprocess.Popen([sys.executable, "-c", burner]) for _ in range(3)]
     os.sched_setaffinity(0, one)
     yield
     os.sched_setaffinity(0, before)

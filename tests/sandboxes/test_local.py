@@ -391,7 +391,7 @@ class TestChannel:
 
 @pytest.mark.usefixtures("busy_processor")
 async def test_waiting_for_a_busy_processor_does_not_count_as_time():
-    code = "import time\nwhile time.process_time() < 0.5: pass"
+    code = "import time\nwhile time.process_time() < 0.3: pass"
     async with Local().open() as session:
         box = await session.start(Local().spec())
         result = await box.run_python(code, timeout=0.6)
