@@ -155,7 +155,7 @@ class SandboxConformance:
         assert "EOFError" in (await sandbox.run_python("input()")).stderr
 
     async def test_python_timeout_keeps_output(self, sandbox: Sandbox) -> None:
-        result = await sandbox.run_python("print('so far')\nwhile True: pass", timeout=0.5)
+        result = await sandbox.run_python("print('so far')\nwhile True: pass", timeout=2)
         assert (result.outcome, result.stdout) == ("timeout", "so far\n")
 
     async def test_state_is_kept(self, sandbox: Sandbox) -> None:
