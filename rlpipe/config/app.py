@@ -38,7 +38,7 @@ def launch(args: Sequence[str]) -> None:
         if not (_is_single(args) and _settled(args)):
             _hand_over(args)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error)) from None
+        raise ConfigError([explain(error)]) from None
 
 
 def _is_single(args: Sequence[str]) -> bool:

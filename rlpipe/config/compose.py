@@ -13,11 +13,11 @@ from omegaconf.errors import OmegaConfBaseException
 from rlpipe.config import plugins, recipes, resolvers
 from rlpipe.config.load import load
 from rlpipe.config.origins import origin_of
-from rlpipe.config.overrides import check_choices, explain, lenient
+from rlpipe.config.overrides import check_choices, explain, group_of, lenient
 from rlpipe.config.paths import CONF
 from rlpipe.config.problems import Origin
 from rlpipe.config.schema import PACKAGES, Experiment
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, Finding
 
 
 def load_experiment(recipe: str | None = None, *overrides: str) -> Experiment:
@@ -40,21 +40,43 @@ def compose_spec(*overrides: str) -> tuple[DictConfig, Origin]:
     resolvers.install()
     recipes.install()
     plugins.install()
-    GlobalHydra.instance().clear()
     check_choices(overrides)
-    args = lenient(overrides)
-    try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            cfg = compose("config", args, return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error)) from None
+    args, missing = lenient(overrides), list[Finding]()
+    while (cfg := _composed(args, missing)) is None:
+        args = [arg for arg in args if group_of(arg) != missing[-1].key]
     origin = origin_of(args, cfg.hydra.runtime.choices)
     OmegaConf.set_readonly(cfg, False)
     with open_dict(cfg):
         cfg.hydra.runtime.output_dir = "${hydra.run.dir}"
         HydraConfig.instance().set_config(cfg)  # what `${hydra:...}` and a run's name refer to
         del cfg["hydra"]
+    if missing:
+        raise ConfigError(missing + _beside(missing, cfg, origin))
     return cfg, origin
+
+
+def _composed(args: Sequence[str], missing: list[Finding]) -> DictConfig | None:
+    """The tree, or none where a choice on the command line is missing, which then is noted."""
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return compose("config", list(args), return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        finding = explain(error)
+        if finding.key in ("", "recipe") or finding.key not in map(group_of, args):
+            raise ConfigError([*missing, finding]) from None
+        missing.append(finding)
+    return None
+
+
+def _beside(missing: Sequence[Finding], cfg: DictConfig, origin: Origin) -> list[Finding]:
+    """What is wrong besides the groups of which no choice is known."""
+    try:
+        load(cfg, origin)
+    except ConfigError as error:
+        unknown = {finding.key for finding in missing}
+        return [f for f in error.findings if f.key.partition(".")[0] not in unknown]
+    return []
 
 
 def load_again(spec: Mapping[str, Any], overrides: Sequence[str]) -> Experiment:
