@@ -1,6 +1,8 @@
 """Compose a spec without the command line."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -18,6 +20,7 @@ from rlpipe.config.paths import CONF
 from rlpipe.config.problems import Origin
 from rlpipe.config.schema import PACKAGES, Experiment
 from rlpipe.errors import ConfigError, Finding
+from rlpipe.fit import check
 
 
 def load_experiment(recipe: str | None = None, *overrides: str) -> Experiment:
@@ -28,7 +31,7 @@ def load_experiment(recipe: str | None = None, *overrides: str) -> Experiment:
     Raises:
         ConfigError: with one finding for every problem.
     """
-    return load(*compose_spec(*([f"+recipe={recipe}"] if recipe else []), *overrides))
+    return judge(*compose_spec(*([f"+recipe={recipe}"] if recipe else []), *overrides))
 
 
 def compose_spec(*overrides: str) -> tuple[DictConfig, Origin]:
@@ -51,7 +54,7 @@ def compose_spec(*overrides: str) -> tuple[DictConfig, Origin]:
         HydraConfig.instance().set_config(cfg)  # what `${hydra:...}` and a run's name refer to
         del cfg["hydra"]
     if missing:
-        raise ConfigError(missing + _beside(missing, cfg, origin))
+        raise ConfigError(missing + _elsewhere(missing, _problems(cfg, origin)))
     return cfg, origin
 
 
@@ -69,14 +72,51 @@ def _composed(args: Sequence[str], missing: list[Finding]) -> DictConfig | None:
     return None
 
 
-def _beside(missing: Sequence[Finding], cfg: DictConfig, origin: Origin) -> list[Finding]:
-    """What is wrong besides the groups of which no choice is known."""
+def judge(cfg: DictConfig, origin: Origin) -> Experiment:
+    """Turn a composed tree into an experiment.
+
+    Raises:
+        ConfigError: with the findings of the schema, and those of the parts that it has nothing
+            against: whether they are complete and fit each other.
+    """
     try:
-        load(cfg, origin)
+        return load(cfg, origin)
+    except ConfigError:
+        raise ConfigError(_problems(cfg, origin)) from None
+
+
+def _problems(cfg: DictConfig, origin: Origin) -> list[Finding]:
+    """What the schema refuses, and what is wrong in the groups that it has nothing against."""
+    try:
+        return _located(check(load(cfg, origin)), origin)
     except ConfigError as error:
-        unknown = {finding.key for finding in missing}
-        return [f for f in error.findings if f.key.partition(".")[0] not in unknown]
-    return []
+        refused = list(error.findings)
+    rest = deepcopy(cfg)
+    for finding in refused:
+        _drop(rest, finding.key)
+    try:
+        found = check(load(rest, origin))
+    except ConfigError:  # what is required and not given stays so
+        found = []
+    return refused + _located(_elsewhere(refused, found), origin)
+
+
+def _elsewhere(known: Sequence[Finding], found: Sequence[Finding]) -> list[Finding]:
+    """The findings about groups of which nothing is known to be wrong."""
+    groups = {finding.key.partition(".")[0] for finding in known}
+    return [finding for finding in found if finding.key.partition(".")[0] not in groups]
+
+
+def _located(findings: Sequence[Finding], origin: Origin) -> list[Finding]:
+    return [replace(found, origin=found.origin or origin(found.key)) for found in findings]
+
+
+def _drop(tree: DictConfig, key: str) -> None:
+    owner, _, name = key.rpartition(".")
+    node = OmegaConf.select(tree, owner, throw_on_resolution_failure=False) if owner else tree
+    if isinstance(node, DictConfig) and name in node.keys():  # noqa: SIM118 - `in` leaves out what does not resolve
+        with open_dict(node):
+            del node[name]
 
 
 def load_again(spec: Mapping[str, Any], overrides: Sequence[str]) -> Experiment:

@@ -237,6 +237,16 @@ def test_unknown_choices_are_told_beside_all_else():
     assert "did you mean 'steps'" in found["train.stepz"].problem
 
 
+def test_parts_that_are_incomplete_are_told_beside_what_the_schema_refuses():
+    found = findings("seed=x", "train.stepz=1", "sandbox.network=public", "reward.answr=1")
+    assert list(found) == ["seed", "reward.answr", "train.stepz", "sandbox.network"]
+    assert found["sandbox.network"].origin == "command line"
+    assert set(findings("train.steps=0", "train.group_size=1")) == {
+        "train.steps",
+        "train.group_size",
+    }
+
+
 def test_a_folder_is_no_recipe(tmp_path, monkeypatch):
     _write_recipe(tmp_path, monkeypatch, "seed: 1\n")
     (tmp_path / "recipes" / "mime.yaml").mkdir()
