@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback  # noqa: TID253
 
-from rlpipe import chat
 from rlpipe.advantages import advantages, trainable
-from rlpipe.backends.base import Job, demonstrations
+from rlpipe.backends.base import Job, demonstrations, sampled_rows, supervised_rows
 from rlpipe.errors import RunError
 from rlpipe.policies.base import Actor
 from rlpipe.train.grpo import Grpo
 from rlpipe.train.sft import Sft
-from rlpipe.types import TokenRow, Trajectory, TrajectoryGroup, lay_out
+from rlpipe.types import TokenRow, Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:  # trl.py imports this module only while it trains
     from rlpipe.backends.trl import Trl
@@ -111,15 +110,8 @@ def run_sft(
 
 
 def rows(tokenizer: Any, trajectories: Sequence[Trajectory]) -> list[Row]:
-    """Supervised rows of all trajectories.
-
-    Raises:
-        RunError: the chat template cannot express them.
-    """
-    try:
-        return [row for t in trajectories for row in chat.supervised_rows(tokenizer, t)]
-    except ValueError as error:
-        raise RunError(f"the teacher's trajectories cannot be learned: {error}") from error
+    """Supervised rows of all trajectories."""
+    return [row for t in trajectories for row in supervised_rows(tokenizer, t)]
 
 
 def with_lora(model: Any, rank: int, alpha: int) -> Any:
@@ -298,13 +290,7 @@ def _columns(
 
 
 def _row(trajectory: Trajectory, end: int) -> TokenRow:
-    try:
-        laid = lay_out(trajectory.turns) if trajectory.turns else []
-    except ValueError as error:
-        raise RunError(
-            f"{trajectory.rollout_id}: GRPO needs the log-probabilities of what the policy said "
-            f"({error}); to learn from another model's rollouts, take train=sft (distillation)"
-        ) from error
+    laid = sampled_rows(trajectory)
     if len(laid) > 1:
         raise RunError(
             f"{trajectory.rollout_id}: history was rewritten between turns, and TRL takes one row"
