@@ -46,10 +46,15 @@ class Trl(Backend):
                 "warmup_batch_size",
                 "warmup_learning_rate",
                 "warmup_keep",
+                "warmup_learn_reasoning",
             }
         ),
-        "sft": frozenset({"learning_rate", "lora_rank", "seed", "batch_size", "keep"}),
-        "teacher_grpo": frozenset({"learning_rate", "lora_rank", "seed", "scale_rewards"}),
+        "sft": frozenset(
+            {"learning_rate", "lora_rank", "seed", "batch_size", "keep", "learn_reasoning"}
+        ),
+        "teacher_grpo": frozenset(
+            {"learning_rate", "lora_rank", "seed", "scale_rewards", "learn_reasoning"}
+        ),
     }
     losses: ClassVar[frozenset[str]] = frozenset({"grpo", "dapo", "dr_grpo", "bnpo"})
 
@@ -151,7 +156,7 @@ class Trl(Backend):
 
         job.status(f"warm-up: {train.warmup_tasks} demonstrations, {train.warmup_steps} steps")
         shown = await demonstrations(job, train.warmup_keep)
-        rows = _trl.rows(tokenizer, shown)
+        rows = _trl.rows(tokenizer, shown, reasoning=train.warmup_learn_reasoning)
         rate = train.warmup_learning_rate or train.learning_rate
         args = _trl.sft_args(
             self,
