@@ -89,7 +89,7 @@ def lessons(groups: Sequence[TrajectoryGroup], scale: Scaling) -> list[tuple[Tra
 
 
 def supervised_rows(
-    tokenizer: Any, trajectory: Trajectory, *, reasoning: bool
+    tokenizer: Any, trajectory: Trajectory, *, reasoning: bool = False
 ) -> list[tuple[list[int], list[int]]]:
     """`(input_ids, labels)` of a teacher's trajectory in the policy's own tokens and template.
 

@@ -81,10 +81,10 @@ class SandboxConformance:
         mark = f"{secrets.randbelow(10**9) + 1000}.5"  # where all see all processes, ours
         tree = f"sleep {mark} & (sleep {mark} & sleep {mark}) & echo partial; echo why >&2; "
         tree += f"sleep {mark}"
-        result = await sandbox.exec(tree, timeout=0.5)
+        result = await sandbox.exec(tree, timeout=2)
         assert (result.outcome, result.exit_code) == ("timeout", None)
         assert (result.stdout, result.stderr) == ("partial\n", "why\n")
-        assert result.duration >= 0.5
+        assert result.duration >= 2
         left = await sandbox.exec("cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
         assert mark not in left.stdout
 
@@ -155,7 +155,7 @@ class SandboxConformance:
         assert "EOFError" in (await sandbox.run_python("input()")).stderr
 
     async def test_python_timeout_keeps_output(self, sandbox: Sandbox) -> None:
-        result = await sandbox.run_python("print('so far')\nwhile True: pass", timeout=0.5)
+        result = await sandbox.run_python("print('so far')\nwhile True: pass", timeout=2)
         assert (result.outcome, result.stdout) == ("timeout", "so far\n")
 
     async def test_state_is_kept(self, sandbox: Sandbox) -> None:

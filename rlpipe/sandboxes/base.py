@@ -6,8 +6,8 @@ never repeated by anyone, since it may have had effects.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self
@@ -212,6 +212,10 @@ class SandboxSession(ABC):
         """
 
     @abstractmethod
+    async def close(self) -> None:
+        """Stop every sandbox that it started, and each that is still being started."""
+
+    @abstractmethod
     async def list(
         self, *, tags: Sequence[str] = (), status: Status | None = None
     ) -> list[SandboxInfo]:
@@ -320,6 +324,17 @@ class SandboxProvider(Component):
             return [Finding("", f"no sandbox could be started: {error}")]
         return []
 
-    def open(self) -> AbstractAsyncContextManager[SandboxSession]:
-        """Open the provider; leaving the context stops every sandbox that it started."""
+    def session(self) -> SandboxSession:
+        """What starts the sandboxes of one run. Nothing is started yet."""
         raise NotImplementedError
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[SandboxSession]:
+        """Open the provider; leaving the context stops every sandbox that it started."""
+        import asyncio
+
+        session = self.session()
+        try:
+            yield session
+        finally:
+            await asyncio.shield(session.close())

@@ -46,10 +46,10 @@ async def test_right_wrong_and_half_right(box: Sandbox) -> None:
 
 async def test_a_hanging_test_does_not_take_the_others_results(box: Sandbox) -> None:
     source = "def f(n):\n    while n == 10: pass\n    return 3"
-    report = await grade(box, source, TWO, test_timeout=0.3)
+    report = await grade(box, source, TWO, test_timeout=1)
     assert outcomes(report) == ["timeout", "passed"]
     assert report.outcome == "timeout"
-    assert 0.25 < report.tests[0].duration < 2
+    assert report.tests[0].duration > 0.9
 
 
 @pytest.mark.parametrize("end", ["import os; os._exit(0)", "import ctypes; ctypes.string_at(0)"])
@@ -131,7 +131,7 @@ async def test_code_that_does_not_load(box: Sandbox, source: str) -> None:
 
 
 async def test_code_that_never_ends_loading(box: Sandbox) -> None:
-    report = await grade(box, "while True: pass", TWO, test_timeout=0.3)
+    report = await grade(box, "while True: pass", TWO, test_timeout=0.5)
     assert (report.outcome, outcomes(report)) == ("timeout", ["not_run"] * 2)
 
 
