@@ -1,9 +1,8 @@
 """The candidate's process: runs the candidate's code and answers what the harness asks of it.
 
-A *nursery* is forked before the harness has read any test, and every candidate's process is
-forked from it: none has ever held a test or an expected value in its memory. What the code does
-to this process, patched built-ins and lying objects included, only changes the answers, and the
-harness trusts none of them.
+It is forked before the harness has read any test, so that it has never held one, or an expected
+value, in its memory. What the code does to this process, patched built-ins and lying objects
+included, only changes the answers, and the harness trusts none of them.
 
 Runs inside a sandbox, so it needs no more than Python 3.9 and its standard library.
 """
@@ -42,30 +41,12 @@ LANDLOCK_RULES = (
 IMMUTABLE = (int, float, str, tuple)
 
 
-def run_nursery(control: _socket.socket) -> NoReturn:
-    """Fork a candidate's process for each socket that comes over `control`."""
-    _leave_everything(control.fileno())
-    _drop_privileges()
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # no zombies
-    while True:
-        _, rights, _, _ = control.recvmsg(1, _socket.CMSG_SPACE(4))
-        if not rights:
-            os._exit(0)
-        (connection,) = struct.unpack("i", rights[0][2])
-        child = os.fork()
-        if child == 0:
-            run_candidate(_socket.socket(fileno=connection))
-        os.close(connection)
-        control.sendall(struct.pack("i", child))
-
-
 def run_candidate(connection: _socket.socket) -> NoReturn:
     """Serve one harness until it hangs up."""
     try:
         os.setsid()
         _leave_everything(connection.fileno())
-        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-        function("prctl")(PR_SET_PDEATHSIG, _signal.SIGKILL)
+        _drop_privileges()
         _fence()
         # A child that outlives this process would hide its end from the harness.
         os.register_at_fork(after_in_child=connection.close)

@@ -151,6 +151,19 @@ class Sandbox(ABC):
             ["python3", "-I", "-c", code], stdin=stdin, timeout=timeout, max_output=max_output
         )
 
+    async def preload(self, code: str) -> bool:
+        """Have later Python programs begin with what `code` makes, such as modules.
+
+        It is run once, where nothing guards it, so it must be the caller's own. Asking again for
+        the same code costs nothing.
+
+        Returns whether that is so: a provider that starts each program anew cannot.
+
+        Raises:
+            SandboxError: the machinery failed.
+        """
+        return False
+
     @abstractmethod
     async def read_file(self, path: str, *, max_bytes: int = 32 << 20) -> bytes:
         """Read a file; a relative path starts at `spec.workdir`.

@@ -7,7 +7,7 @@ import pytest
 
 from rlpipe.errors import GraderError, SandboxGone
 from rlpipe.grading.grader import Report, grade
-from rlpipe.grading.program import compiled, program
+from rlpipe.grading.program import modules
 from rlpipe.sandboxes.base import (
     ExecResult,
     Outcome,
@@ -231,7 +231,7 @@ class Scripted(Sandbox):
         timeout: float | None = None,
         max_output: int | None = None,
     ) -> ExecResult:
-        *tests, begin, _ = json.loads(stdin.removeprefix(compiled()))["tokens"]
+        *tests, begin, _ = json.loads(stdin)["tokens"]
         said = [
             f'{begin} ["begin", ""]',
             *(f'{token} ["passed", "", 0.1, false]' for token in tests),
@@ -296,7 +296,7 @@ async def test_waiting_for_a_busy_processor_is_not_the_candidates_time():
 async def test_another_version_of_the_interpreter_compiles_the_program_itself(
     box: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    foreign = program().replace("MAGIC_NUMBER ==", "b'' ==")
-    assert foreign != program()
-    monkeypatch.setattr("rlpipe.grading.grader.program", lambda: foreign)
+    foreign = modules().replace("MAGIC_NUMBER ==", "b'' ==")
+    assert foreign != modules()
+    monkeypatch.setattr("rlpipe.grading.grader.modules", lambda: foreign)
     assert (await grade(box, "def f(n): return sum(range(n))", TWO)).passed

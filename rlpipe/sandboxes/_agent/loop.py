@@ -5,14 +5,13 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # like _socket: the public halves cost 20 ms
 import _socket
 import errno
-import gc
 import os
 import select
 import sys
 import time
 
 from .launch import Launcher, refusal
-from .program import CHUNK, descriptors
+from .program import CHUNK, descriptors, preload, settle
 from .system import (
     SIGKILL,
     Process,
@@ -30,6 +29,7 @@ from .wire import (
     KILLED,
     OUT_OF_MEMORY,
     OUTPUT_LIMIT,
+    PRELOAD,
     READ,
     REPLY,
     REQUEST,
@@ -211,6 +211,10 @@ class Agent:
             for running in [one for one in self.jobs.values() if one.number == job.number]:
                 self.stop(running, KILLED)
             return
+        if operation == PRELOAD:
+            self.send(message(job.number, *preload(data)))
+            self.launcher.drop_spare()
+            return
         try:
             self.start(job, operation, data, file)
         except (OSError, ValueError, IndexError, MemoryError) as error:
@@ -359,8 +363,7 @@ def main(control_end: int, host: int = -1, companion: int = 0) -> NoReturn:
     settings.apply()
     os.chdir(settings.home)
     agent = Agent(control, settings, host, companion)
-    gc.collect()
-    gc.freeze()  # what is never collected is never written to, and stays shared by the forks
+    settle()
     agent.send(message(0, 0, ""))
     try:
         agent.run()

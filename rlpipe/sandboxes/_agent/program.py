@@ -5,6 +5,7 @@ from __future__ import annotations
 import _socket
 import builtins
 import errno
+import gc
 import os
 import stat
 import struct
@@ -49,6 +50,25 @@ def run_program(code: bytes) -> int:
         status = 1
     finish_program()
     return status
+
+
+def preload(code: bytes) -> tuple[int, str]:
+    """Run the host's own code in the agent, so that later programs are forked with what it made.
+
+    Returns 0, or 1 and why it failed.
+    """
+    try:
+        exec(compile(code, "<preload>", "exec", dont_inherit=True), {"__name__": "preload"})
+    except Exception as error:
+        return 1, f"{type(error).__name__}: {error}"
+    settle()
+    return 0, ""
+
+
+def settle() -> None:
+    """Put what there is beyond garbage collection: what is never written to stays shared."""
+    gc.collect()
+    gc.freeze()
 
 
 def exit_status(code: object) -> int:
