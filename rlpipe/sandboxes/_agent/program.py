@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _socket
+import atexit
 import builtins
 import errno
 import gc
@@ -36,8 +37,6 @@ def run_program(code: bytes) -> int:
     module = type(sys)("__main__")
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
-    builtins.__dict__.update(exit=sys.exit, quit=sys.exit)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
         source = code.decode("utf-8", "surrogatepass")
         exec(compile(source, "<string>", "exec", dont_inherit=True), module.__dict__)
@@ -65,6 +64,14 @@ def preload(code: bytes) -> tuple[int, str]:
     return 0, ""
 
 
+def prepare() -> None:
+    """Do once in the agent what would otherwise be done in each of its forks."""
+    builtins.__dict__.update(exit=sys.exit, quit=sys.exit)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    compile("", "", "exec")  # makes the types of syntax trees
+    settle()
+
+
 def settle() -> None:
     """Put what there is beyond garbage collection: what is never written to stays shared."""
     gc.collect()
@@ -82,8 +89,6 @@ def exit_status(code: object) -> int:
 
 def finish_program() -> None:
     """Do what the interpreter does at its end, which `os._exit` leaves out."""
-    import atexit
-
     threading: Any = sys.modules.get("threading")
     if threading:
         threading._shutdown()
