@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rlpipe.errors import GraderError
-from rlpipe.grading.names import classes_called, imports, names_called, names_used
-from rlpipe.grading.program import RUN, modules
+from rlpipe.grading.names import (
+    classes_called,
+    imports,
+    modules_imported,
+    names_called,
+    names_used,
+)
+from rlpipe.grading.program import COMMON, RUN, modules
 from rlpipe.sandboxes.base import ExecResult, Sandbox
 from rlpipe.types import PythonTests, TestResult
 
@@ -88,9 +94,10 @@ async def grade(
     job = _job(source, tests)
     job |= {"memory": sandbox.spec.memory * 3 // 4, "test_timeout": test_timeout}
     job |= {"timeout": timeout, "wall": timeout * PATIENCE, "patience": PATIENCE}
+    program = await _program(sandbox, tests)
     records: list[_Record | None] = []
     for _ in range(MOST_STARTS):
-        run = await _run(sandbox, job | {"tests": tests.all[len(records) :]})
+        run = await _run(sandbox, program, job | {"tests": tests.all[len(records) :]})
         if run.state == "unfit" or not (run.begun or records):
             raise GraderError(
                 f"the harness cannot work in this sandbox: {run.note}",
@@ -135,12 +142,20 @@ class _Run(NamedTuple):
     wall: float
 
 
-async def _run(sandbox: Sandbox, job: dict[str, Any]) -> _Run:
+async def _program(sandbox: Sandbox, tests: PythonTests) -> str:
+    """The program for the sandbox, which is short where its parts can be loaded beforehand."""
+    if not await sandbox.preload(modules()):
+        return modules() + RUN
+    for name in sorted(COMMON & modules_imported(tests.imports)):
+        await sandbox.preload(f"import {name}")
+    return RUN
+
+
+async def _run(sandbox: Sandbox, program: str, job: dict[str, Any]) -> _Run:
     tests = len(job["tests"])
     tokens = [secrets.token_hex(16) for _ in range(tests + 2)]
-    loaded = await sandbox.preload(modules())
     result = await sandbox.run_python(
-        RUN if loaded else modules() + RUN,
+        program,
         stdin=json.dumps(job | {"tokens": tokens}).encode(),
         timeout=max(job["wall"], 0) + SLACK,
         max_output=(1 << 16) + (len(tokens) << 11),

@@ -13,6 +13,13 @@ MODULES = ("libc", "values", "wire", "candidate", "remote", "clock", "process", 
 RUN = "import sys; sys.modules['rlpipe.grading.harness'].main()"
 """What runs the program where `modules()` has been run."""
 
+_COMMON = """
+array bisect cmath collections copy datetime decimal fractions functools heapq itertools math
+operator random re statistics string typing
+"""
+COMMON = frozenset(_COMMON.split())
+"""Modules of the standard library that tests often import, and that may be loaded by anyone."""
+
 _LOADER = """\
 import sys, marshal, zlib
 from binascii import a2b_base64
@@ -45,4 +52,4 @@ def modules() -> str:
 
 
 def _packed(content: object) -> bytes:
-    return b64encode(zlib.compress(marshal.dumps(content), 9))  # type: ignore[arg-type]
+    return b64encode(zlib.compress(marshal.dumps(content)))  # type: ignore[arg-type]
