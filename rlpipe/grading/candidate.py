@@ -19,7 +19,7 @@ import struct
 import sys
 import types
 
-from rlpipe.grading.libc import function
+from rlpipe.grading.libc import capset, prctl, syscall
 from rlpipe.grading.values import COPIES, MAX_DEPTH, import_module, plain_array, plain_copy
 from rlpipe.grading.wire import Gone, Peer
 
@@ -70,20 +70,18 @@ def _leave_everything(kept: int) -> None:
 
 def _drop_privileges() -> None:
     """Give up every capability, since a privileged process may read any other's memory."""
-    prctl = function("prctl")
     prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     header = struct.pack("Ii", CAPABILITY_VERSION, 0)
-    function("capset")(header, bytes(24))
+    capset(header, bytes(24))
 
 
 def _fence() -> None:
     """Forbid this process to signal and to trace what it did not start, where the kernel can."""
-    system_call = function("syscall")
     for rules in LANDLOCK_RULES:
-        made = system_call(LANDLOCK_CREATE_RULESET, rules, len(rules), 0)
+        made = syscall(LANDLOCK_CREATE_RULESET, rules, len(rules), 0)
         if made >= 0:
-            system_call(LANDLOCK_RESTRICT_SELF, made, 0)
+            syscall(LANDLOCK_RESTRICT_SELF, made, 0)
             os.close(made)
             return
 

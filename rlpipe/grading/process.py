@@ -12,7 +12,7 @@ import sys
 import time
 
 from rlpipe.grading.candidate import run_candidate
-from rlpipe.grading.libc import function
+from rlpipe.grading.libc import prctl
 from rlpipe.grading.remote import Link
 
 TYPE_CHECKING = False
@@ -26,7 +26,6 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def shut() -> None:
     """Keep every other process out of this one's memory and descriptors; adopt all orphans."""
-    prctl = function("prctl")
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) != 0:

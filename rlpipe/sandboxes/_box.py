@@ -127,7 +127,7 @@ class Box:
             self._process = subprocess.Popen(
                 self._command(ends, information, seccomp),
                 pass_fds=[*ends, *(fd for fd in told if fd is not None)],
-                env=self.plan.environment(),
+                env={**self.plan.environment(), "LD_BIND_NOW": "1"},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
