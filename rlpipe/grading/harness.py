@@ -53,8 +53,8 @@ class Report:
     def test(self, index: int, outcome: str, message: str, duration: float, judged: bool) -> None:
         self._write(index, [outcome, _clean(message), round(duration, 6), judged])
 
-    def end(self, state: str, note: str, clock: Clock) -> None:
-        self._write(-1, [state, _clean(note), clock.spent(), clock.wall()])
+    def end(self, state: str, note: str, spent: float, wall: float) -> None:
+        self._write(-1, [state, _clean(note), spent, wall])
 
     def _write(self, index: int, record: list[Any]) -> None:
         line = f"{self.tokens[index]} {write(record)}\n".encode()
@@ -202,6 +202,7 @@ def main() -> NoReturn:
         state, note = stop.state, str(stop)
     except Unfit as unfit:
         state, note = "unfit", str(unfit)
+    spent, wall = clock.spent(), clock.wall()  # while the candidate's waits can still be asked for
     end(link)
-    report.end(state, note, clock)
+    report.end(state, note, spent, wall)
     os._exit(0)
