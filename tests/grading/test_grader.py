@@ -293,6 +293,29 @@ async def test_waiting_for_a_busy_processor_is_not_the_candidates_time():
     assert report.outcome == "passed"
 
 
+async def test_a_sandbox_that_keeps_nothing_loaded(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_code: str) -> bool:
+        return False
+
+    monkeypatch.setattr(box, "preload", refuse)
+    assert (await grade(box, "def f(n): return sum(range(n))", TWO)).passed
+    half = await grade(box, "import os\ndef f(n): return 3 if n == 3 else os._exit(0)", TWO)
+    assert outcomes(half) == ["error", "passed"]
+
+
+async def test_a_module_that_is_loaded_beforehand_is_not_imported_for_the_candidate(
+    box: Sandbox,
+) -> None:
+    tests = PythonTests(
+        hidden=("assert f('ab') == ['a', 'b']",), imports=("import re",), entry_points=("f",)
+    )
+    assert (await grade(box, "import re\ndef f(s): return re.findall('.', s)", tests)).passed
+    missing = await grade(box, "def f(s): return re.findall('.', s)", tests)
+    assert "NameError" in missing.tests[0].message
+
+
 async def test_another_version_of_the_interpreter_compiles_the_program_itself(
     box: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
