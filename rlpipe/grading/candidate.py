@@ -118,12 +118,17 @@ class Candidate(Peer):
     def perform(self, operation: str, arguments: list[Any]) -> Any:
         return OPERATIONS[operation](self, *arguments)
 
-    def load(self, source: str, memory: int, classes: list[str]) -> None:
+    def load(
+        self, source: str, memory: int, classes: list[str], names: list[str]
+    ) -> dict[str, Any]:
+        """Run the candidate's code; return what it defined under `names`."""
         _bound_memory(memory)
         code = compile(source, f"{MODULE}.py", "exec", dont_inherit=True)
         exec(code, self.module.__dict__)
-        found = (self.module.__dict__.get(name) for name in classes)
+        defined = self.module.__dict__
+        found = (defined.get(name) for name in classes)
         self.classes = tuple(kind for kind in found if isinstance(kind, type))
+        return {name: defined[name] for name in names if name in defined}
 
     def keep(self, value: Any) -> int:
         self.objects[id(value)] = value
@@ -202,8 +207,6 @@ def _await(_candidate: Candidate, coroutine: Any) -> Any:
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "load": Candidate.load,
-    "has": lambda candidate, name: name in vars(candidate.module),
-    "get": lambda candidate, name: vars(candidate.module)[name],
     "call": lambda candidate, function, arguments, named: function(*arguments, **named),
     "copy": lambda candidate, value: plain_copy(value),
     "await": _await,

@@ -103,10 +103,7 @@ class Job:
         self._import(namespace)
         try:
             with self.clock.limit(self.test_timeout):
-                self._load()
-                for name in self.entry_points:
-                    if self.link.ask("has", name):
-                        namespace[name] = self.link.fetch(name, name in self.classes)
+                namespace.update(self._load())
                 self._set_up(namespace)
         except OutOfTime:
             raise Stop("timeout", "the candidate did not load in time") from None
@@ -122,9 +119,9 @@ class Job:
                 if needed:
                     raise Unfit(f"{line!r} fails here: {_said(error)}") from error
 
-    def _load(self) -> None:
+    def _load(self) -> dict[str, Any]:
         try:
-            self.link.ask("load", self.source, self.memory, self.classes)
+            return self.link.load(self.source, self.memory, self.classes, self.entry_points)
         except Exception as error:
             exited = isinstance(error, CandidateError) and str(error).startswith("SystemExit")
             state = "stopped" if exited else "does_not_load"
