@@ -158,17 +158,14 @@ async def _run(sandbox: Sandbox, program: str, job: dict[str, Any]) -> _Run:
         program,
         stdin=json.dumps(job | {"tokens": tokens}).encode(),
         timeout=max(job["wall"], 0) + SLACK,
-        max_output=(1 << 16) + (len(tokens) << 11),
+        max_output=(1 << 16) + (len(tokens) << 13),
     )
     found = dict(_records(result.stdout, tokens))
     begun, end = found.pop(tests, None), found.pop(tests + 1, None)
-    records = [found.get(place) for place in range(tests)]
-    if end is None:
-        return _Run(begun is not None, "stopped", _how_it_ended(result), records, 0, 0)
-    state, note, spent, wall = end
-    return _Run(
-        True, state, note, records[: len(found)] if state == "broken" else records, spent, wall
-    )
+    state, note, spent, wall = end or ("stopped", _how_it_ended(result), 0, 0)
+    count = len(found) if state == "broken" else tests
+    records = [found.get(place) for place in range(count)]
+    return _Run(begun is not None, state, note, records, spent, wall)
 
 
 def _records(stdout: str, tokens: list[str]) -> Iterator[tuple[int, _Record]]:
