@@ -17,6 +17,7 @@ USAGE = """\
 usage: rlpipe +recipe=NAME [group=choice ...] [section.key=value ...]
        rlpipe list [group]
        rlpipe sandboxes list|count|stop [--run ID] [--tag T] [--provider P]
+       rlpipe resume RUN [section.key=value ...] [force=true]
        rlpipe rescore RUN [reward=choice] [section.key=value ...] [--failed] [--replay]
        rlpipe verify [group=choice ...] [section.key=value ...]
 
@@ -27,6 +28,7 @@ usage: rlpipe +recipe=NAME [group=choice ...] [section.key=value ...]
   rlpipe mode=collect policy=openai policy.model=M   rollouts and scores only
   rlpipe list rewards                                what a group has, with every option
   rlpipe sandboxes list                              what runs here have started, and how old it is
+  rlpipe resume RUN                                  go on with a run that stopped
   rlpipe rescore RUN reward=tests_fraction           judge a run's stored trajectories anew
   rlpipe verify dataset=mbpp reward=tests_pass       references and cheats through a reward
 
@@ -103,6 +105,22 @@ def _rescore(args: list[str]) -> int:
     return 0
 
 
+def _resume(args: list[str]) -> int:
+    from rlpipe.config.compose import load_again
+    from rlpipe.runner import resume
+    from rlpipe.store import read_spec
+
+    settings = [arg for arg in args if "=" in arg and not Path(arg).is_dir()]
+    folders = [arg for arg in args if arg not in settings]
+    if len(folders) != 1 or folders[0].startswith("-"):
+        raise ConfigError("resume: name one run folder; rlpipe resume RUN [section.key=value ...]")
+    force = "force=true" in settings
+    settings = [arg for arg in settings if not arg.startswith("force=")]
+    run = Path(folders[0])
+    resume(run, load_again(read_spec(run), settings), force=force)
+    return 0
+
+
 def _sandboxes(args: list[str]) -> int:
     from rlpipe import monitoring
 
@@ -113,6 +131,7 @@ def _sandboxes(args: list[str]) -> int:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "list": _list,
     "rescore": _rescore,
+    "resume": _resume,
     "sandboxes": _sandboxes,
     "verify": _verify,
 }

@@ -96,14 +96,14 @@ class Console:
         lost = f" ({evaluation.failed} rollouts failed)" if evaluation.failed else ""
         self.say(f"held-out after step {evaluation.step}: {', '.join(rates) or 'nothing'}{lost}")
 
-    def closing(
-        self, folder: Path, evaluations: Sequence[Evaluation], next_steps: Sequence[str]
-    ) -> None:
-        """The last words of a run: what it came to, where it lies, what to type next."""
-        rates = [evaluation.greedy for evaluation in evaluations if evaluation.greedy]
+    def closing(self, folder: Path, rates: Sequence[float], next_steps: Sequence[str]) -> None:
+        """The last words of a run: what it came to, where it lies, what to type next.
+
+        `rates` are the held-out greedy pass rates of all evaluations, in order.
+        """
         if len(rates) > 1:
-            before, after = rates[0].value, rates[-1].value
-            self.say(f"held-out greedy pass rate: {before:.3f} before, {after:.3f} after")
+            said = f"{rates[0]:.3f} before, {rates[-1]:.3f} after"
+            self.say(f"held-out greedy pass rate: {said}")
         self.say(f"run folder: {folder}")
         self.say("try next:")
         for step in next_steps:

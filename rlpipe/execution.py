@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rlpipe import fit, provenance
 from rlpipe.backends.base import Job
+from rlpipe.checkpoints import Checkpoint
 from rlpipe.collect import Collector
 from rlpipe.config.schema import Experiment
 from rlpipe.console import Console
@@ -45,6 +46,7 @@ class Execution:
     teacher: Actor | None = None
     """Open as long as the run, where its training asks for one."""
 
+    resume: Checkpoint | None = None
     evaluations: list[Evaluation] = field(default_factory=list)
     latest_step: int = 0
     _groups: dict[int, list[TrajectoryGroup]] = field(default_factory=dict)
@@ -70,6 +72,7 @@ class Execution:
             evaluate=self.evaluate,
             finish_step=self.finish_step,
             checkpoint=self.folder.checkpoint,
+            resume=self.resume,
             status=self.console.say,
         )
 
@@ -153,6 +156,8 @@ class Execution:
         train = self.experiment.train
         size = 1 if train.samples_policy else train.group_size
         tasks = [self._at(i, self.splits.train) for i in range(train.demonstrations // size)]
+        if (shown := self.folder.recorded("teacher", len(tasks) * size)) is not None:
+            return shown
         groups = await self.roll_out(
             self._teacher(),
             tasks,
@@ -226,7 +231,10 @@ class Execution:
 
 @asynccontextmanager
 async def open_execution(
-    experiment: Experiment, folder: RunFolder, console: Console
+    experiment: Experiment,
+    folder: RunFolder,
+    console: Console,
+    resume: Checkpoint | None = None,
 ) -> AsyncIterator[Execution]:
     """Load the tasks, open sandboxes and trackers; close them in reverse, whatever happens."""
     splits = experiment.dataset.splits(experiment.seed)
@@ -256,7 +264,9 @@ async def open_execution(
         teacher = None
         if experiment.mode == "train" and experiment.teacher and fit.needs_teacher(experiment):
             teacher = await stack.enter_async_context(experiment.teacher.open())
-        execution = Execution(experiment, folder, console, splits, collector, trackings, teacher)
+        execution = Execution(
+            experiment, folder, console, splits, collector, trackings, teacher, resume
+        )
         yield execution
         execution.log(execution.latest_step, _total(pool))
 

@@ -32,7 +32,7 @@ PACKAGES = (
     "wandb",
 )
 
-NOT_MEANING = {"name", "dry_run", "output_root"}
+NOT_MEANING = {"name", "dry_run", "resume", "output_root"}
 """Parts of a spec that do not change what it means."""
 
 

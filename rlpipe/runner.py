@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from rlpipe import interrupts, provenance
+from rlpipe import checkpoints, interrupts, provenance, resuming
+from rlpipe.checkpoints import Checkpoint
 from rlpipe.config.schema import Experiment
 from rlpipe.console import Console
-from rlpipe.errors import ConfigError, Finding
+from rlpipe.errors import ConfigError, Finding, RunError
 from rlpipe.evaluation import Evaluation
 from rlpipe.execution import Execution, open_execution
 from rlpipe.fit import acting, check
@@ -62,20 +63,64 @@ def run(
         findings.append(Finding("dry_run", said))
     if findings:
         raise ConfigError(findings)
-    stored = RunFolder.create(experiment, folder)
-    stored.note(**provenance.facts(experiment), started=_now(), status="running")
+    with RunFolder.create(experiment, folder) as stored:
+        stored.note(**provenance.facts(experiment), started=_now(), status="running")
+        return _carry_out(experiment, stored, overrides)
+
+
+def resume(run: Path, experiment: Experiment, *, force: bool = False) -> RunResult:
+    """Go on with a run that stopped, from its last checkpoint, in its own folder.
+
+    Args:
+        experiment: its spec, perhaps with changes that do not touch what it means.
+        force: take changes that do.
+
+    Raises:
+        ConfigError: the spec is wrong, or means something else than the run's own.
+        RunError: there is no run to go on with, or it could not go on.
+    """
+    resuming.refuse_unless_training(experiment)
+    if findings := check(experiment):
+        raise ConfigError(findings)
+    with resuming.reopen(run, experiment, force=force) as stored:
+        last = checkpoints.latest(stored.path)
+        step = last.step if last else -1
+        if step >= experiment.train.steps and stored.manifest["status"] == "done":
+            raise RunError(f"{run} is done: step {step} of {experiment.train.steps}")
+        resuming.rewind(stored, step)
+        again = {"time": _now(), "step": max(step, 0), "after": stored.manifest["status"]}
+        earlier = stored.manifest.get("resumed", [])
+        stored.note(**provenance.facts(experiment), status="running", resumed=[*earlier, again])
+        return _carry_out(experiment, stored, (), last)
+
+
+def _carry_out(
+    experiment: Experiment,
+    folder: RunFolder,
+    overrides: Sequence[str],
+    last: Checkpoint | None = None,
+) -> RunResult:
+    """Run from a checkpoint, or from the start, and write down how it ends."""
     console = Console()
-    with _logged(stored.path / "rlpipe.log"):
+    with _logged(folder.path / "rlpipe.log"):
         try:
-            console.say(f"{experiment.name}: {stored.path}")
-            work = _run(experiment, stored, console)
-            evaluations = interrupts.run(work, partial(_give_up, stored))
+            going_on = f", going on after step {last.step}" if last else ""
+            console.say(f"{experiment.name}: {folder.path}{going_on}")
+            work = _run(experiment, folder, console, last)
+            evaluations = interrupts.run(work, partial(_give_up, folder))
         except BaseException as error:
-            _note_end(stored, error)
+            _note_end(folder, error)
+            if experiment.mode == "train" and checkpoints.latest(folder.path):
+                console.say(f"to go on: rlpipe resume {folder.path}")
             raise
-    result = RunResult(stored.path, read_metrics(stored.path), evaluations)
-    stored.note(status="done", ended=_now(), result=_headline(result))
-    console.closing(result.folder, evaluations, _next_steps(experiment, result.folder, overrides))
+    result = RunResult(folder.path, read_metrics(folder.path), evaluations)
+    folder.note(status="done", ended=_now(), error=None, result=_headline(result))
+    rates = [
+        figures["val/pass_rate"]
+        for _, figures in sorted(result.metrics.items())
+        if "val/pass_rate" in figures
+    ]
+    console.closing(result.folder, rates, _next_steps(experiment, result.folder, overrides))
     return result
 
 
@@ -114,12 +159,13 @@ def _logged(file: Path) -> Iterator[None]:
 
 
 async def _run(
-    experiment: Experiment, folder: RunFolder, console: Console
+    experiment: Experiment, folder: RunFolder, console: Console, last: Checkpoint | None
 ) -> tuple[Evaluation, ...]:
-    async with open_execution(experiment, folder, console) as execution:
+    async with open_execution(experiment, folder, console, last) as execution:
         if experiment.mode == "train":
             summary = await experiment.backend.train(execution.job())
-            folder.note(steps=summary.steps, checkpoint=summary.checkpoint)
+            newest = checkpoints.latest(folder.path)
+            folder.note(steps=summary.steps, checkpoint=newest and newest.folder)
         else:
             async with _actor(experiment) as actor:
                 if experiment.mode == "eval":

@@ -10,6 +10,7 @@ scores/             NAME.jsonl: rewards that were taken again
 checkpoints/step_N/
 """
 
+import fcntl
 import hashlib
 import json
 import logging
@@ -18,7 +19,8 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -26,6 +28,7 @@ from typing import Any
 
 import yaml
 
+from rlpipe import checkpoints
 from rlpipe.config.schema import Experiment
 from rlpipe.errors import RunError
 from rlpipe.types import Trajectory
@@ -38,12 +41,27 @@ SECRET_WORDS = {
 does, MAX_TOKENS does not."""
 
 
+REDACTED = "[redacted]"
+LOCK = ".lock"
+"""Locked as long as the run lives; the kernel ends the lock with the process."""
+
+log = logging.getLogger(__name__)
+
+
 class RunFolder:
     """One run's folder. Rows are appended and files replaced whole: a killed run is readable."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, manifest: Mapping[str, Any] | None = None) -> None:
         self.path = path
-        self._manifest: dict[str, Any] = {}
+        self._manifest = dict(manifest or {})
+        self._lock = (path / LOCK).open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise RunError(f"{path} is in use: its run goes on in another process") from None
+        except OSError:  # a file system without locks
+            log.warning("%s cannot be locked", path)
 
     @classmethod
     def create(cls, experiment: Experiment, path: Path | None = None) -> "RunFolder":
@@ -66,6 +84,35 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"no run folder can be made at {path}: {error.strerror}") from None
         return cls(path.absolute())
+
+    @classmethod
+    def reopen(cls, path: Path) -> "RunFolder":
+        """Take up the folder of a run that stopped, and cut off what a kill left by half.
+
+        Raises:
+            RunError: there is no run, or it goes on in another process.
+        """
+        file = path / "manifest.json"
+        if not file.is_file():
+            raise RunError(f"{path} holds no run: there is no manifest.json")
+        folder = cls(path.absolute(), json.loads(file.read_text()))
+        for rows in (*path.glob("*.jsonl"), *path.glob("trajectories/*.jsonl")):
+            _trim(rows)
+        return folder
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.close()
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        return self._manifest
 
     @property
     def id(self) -> str:
@@ -90,6 +137,22 @@ class RunFolder:
     def add_trajectory(self, name: str, trajectory: Trajectory) -> None:
         self._append(f"trajectories/{name}.jsonl", to_row(trajectory))
 
+    def recorded(self, name: str, total: int) -> list[Trajectory] | None:
+        """The trajectories that an earlier attempt of the run recorded, if all of them are there.
+
+        They come in the order of their tasks, as they were handed over then.
+
+        Fewer are set aside, since they will be made again.
+        """
+        file = self.path / "trajectories" / f"{name}.jsonl"
+        if not file.exists():
+            return None
+        found = list(read_trajectories(file))
+        if len(found) == total:
+            return sorted(found, key=_place)
+        self.set_aside(file)
+        return None
+
     def add_failure(self, trajectory: Trajectory) -> None:
         """Record a failed attempt, whether or not another one follows."""
         row = trajectory.model_dump(
@@ -111,15 +174,65 @@ class RunFolder:
         """Record figures; one that is not finite becomes null, as JSON has no other word for it."""
         self._append("metrics.jsonl", {"step": step, **_finite(metrics)})
 
-    def checkpoint(self, step: int) -> Path:
-        return self.path / "checkpoints" / f"step_{step}"
+    def checkpoint(self, step: int) -> AbstractContextManager[Path]:
+        """The folder to fill with a checkpoint; see `checkpoints.saving`."""
+        return checkpoints.saving(self.path, step)
+
+    def change_spec(self, spec: Mapping[str, Any], changed: Mapping[str, str]) -> None:
+        """Write a new spec; the old one is set aside, and the changes noted."""
+        self.set_aside(self.path / "config.yaml")
+        (self.path / "config.yaml").write_text(yaml.safe_dump(dict(spec), sort_keys=False))
+        self.note(changed=[*self._manifest.get("changed", []), dict(changed)])
+
+    def set_aside(self, file: Path) -> None:
+        """Move a file that will be written anew into `superseded/N/`."""
+        file.rename(self._superseded(file))
+
+    def split(self, file: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
+        """Keep the rows of a file that `keep` wants, and set the others aside."""
+        if not file.exists():
+            return
+        rows = list(_rows(file))
+        surplus = [row for row in rows if not keep(row)]
+        if not surplus:
+            return
+        self._superseded(file).write_bytes(_lines(surplus))
+        aside = file.with_name(f"{file.name}.new")
+        aside.write_bytes(_lines([row for row in rows if keep(row)]))
+        aside.replace(file)
+
+    def _superseded(self, file: Path) -> Path:
+        """A new place for a file or for rows of it."""
+        name = file.relative_to(self.path)
+        places = (self.path / "superseded" / str(number) / name for number in count(1))
+        place = next(place for place in places if not place.exists())
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return place
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         file = self.path / name
         file.parent.mkdir(exist_ok=True)
-        # A lone surrogate, which a model can say, is written as JSON's own escape of it.
-        with file.open("a", encoding="utf-8", errors="backslashreplace") as out:
-            out.write(json.dumps(redact(row), ensure_ascii=False) + "\n")
+        with file.open("ab") as out:
+            out.write(_lines([row]))
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    # A lone surrogate, which a model can say, is written as JSON's own escape of it.
+    text = "".join(json.dumps(redact(row), ensure_ascii=False) + "\n" for row in rows)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _place(trajectory: Trajectory) -> list[int]:
+    """Where a trajectory stands among those of its step: its group's number, and its own there."""
+    return [int(number) for number in trajectory.rollout_id.split("-")[-2:]]
+
+
+def _trim(file: Path) -> None:
+    """Cut off a last line that has no end."""
+    data = file.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(file, whole)
 
 
 def _new_name() -> str:
@@ -259,7 +372,7 @@ def redact(tree: Any) -> Any:
 def _redact(tree: Any, hidden: list[str]) -> Any:
     if isinstance(tree, str):
         for value in hidden:
-            tree = tree.replace(value, "[redacted]")
+            tree = tree.replace(value, REDACTED)
         return tree
     if isinstance(tree, Mapping):
         return {key: _redact(value, hidden) for key, value in tree.items()}

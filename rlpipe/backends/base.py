@@ -2,13 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from rlpipe import chat
 from rlpipe.advantages import Scaling, advantages, trainable
+from rlpipe.checkpoints import Checkpoint
 from rlpipe.component import Component
 from rlpipe.errors import Finding, RunError
 from rlpipe.policies.base import Actor, Policy
@@ -51,8 +52,11 @@ class Job:
     finish_step: Callable[[int, Mapping[str, float]], None]
     """Say that a step is done, with the trainer's own figures."""
 
-    checkpoint: Callable[[int], Path]
-    """The folder for that step's checkpoint."""
+    checkpoint: Callable[[int], AbstractContextManager[Path]]
+    """Yields the folder to fill with that step's checkpoint, which is there whole or not at all."""
+
+    resume: Checkpoint | None
+    """Where an earlier attempt of this run stopped; its steps are done, evaluated and recorded."""
 
     status: Callable[[str], None]
     """Tell the user in a few words what is going on."""
@@ -125,7 +129,6 @@ class TrainSummary:
     """What training came to."""
 
     steps: int
-    checkpoint: Path | None = None
 
 
 class Backend(Component):

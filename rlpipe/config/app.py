@@ -63,10 +63,16 @@ def _settled(args: Sequence[str]) -> bool:
         if findings := check(experiment):
             raise ConfigError(findings)
     settings = HydraConfig.get()
-    if settings.mode != RunMode.MULTIRUN and Path(settings.run.dir, "manifest.json").exists():
-        said = f"{settings.run.dir} holds a run already; name a folder that does not exist"
+    going_on = experiment.resume == "auto" or settings.mode == RunMode.MULTIRUN
+    if not going_on and _holds_run(Path(settings.run.dir)):
+        said = f"{settings.run.dir} holds a run already; name a folder that does not exist, go on "
+        said += f"with rlpipe resume {settings.run.dir}, or add resume=auto"
         raise ConfigError([Finding("hydra.run.dir", said, "command line")])
     return False
+
+
+def _holds_run(folder: Path) -> bool:
+    return (folder / "manifest.json").exists()
 
 
 def _hand_over(args: Sequence[str]) -> None:
@@ -128,9 +134,13 @@ def _job(cfg: DictConfig) -> float | None:
         if experiment.dry_run:
             dry_run(experiment)
             return None
-        from rlpipe.runner import run
+        from rlpipe.runner import resume, run
 
-        result = run(experiment, Path(settings.runtime.output_dir), overrides)
+        folder = Path(settings.runtime.output_dir)
+        if experiment.resume == "auto" and _holds_run(folder):
+            result = resume(folder, experiment)
+        else:
+            result = run(experiment, folder, overrides)
     return result.last(experiment.objective)
 
 

@@ -67,6 +67,10 @@ class Experiment(Section):
     seed: Seed = 0
     mode: Literal["train", "collect", "eval"] = "train"
     dry_run: bool | Literal["online"] = False
+    resume: Literal["never", "auto"] = "never"
+    """`auto` goes on with the run that `hydra.run.dir` holds, if there is one: for jobs that a
+    cluster stops and starts again."""
+
     output_root: str = "outputs"
     objective: str = "val/pass_rate"
     """The metric whose last value a sweeper is given to optimise."""

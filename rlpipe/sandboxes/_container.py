@@ -204,6 +204,7 @@ class Container:
                 stdin=stdin,
                 stdout=stdout,
                 stderr=errors,
+                cwd=tempfile.gettempdir(),  # conmon leaves a file there when memory runs out
                 start_new_session=True,  # what ends this process by the keyboard is not for it
             )
         finally:

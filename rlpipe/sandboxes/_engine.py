@@ -67,6 +67,7 @@ class Engine:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=error,
+                cwd=tempfile.gettempdir(),  # conmon leaves a file there when memory runs out
                 start_new_session=True,
             )
             try:
