@@ -109,6 +109,8 @@ class Execution:
         )
         self._rollout_seconds = time.monotonic() - self._step_began
         self._groups.setdefault(step, []).extend(groups)
+        if self.experiment.console.reward_calls:
+            self.console.reward_call(step, groups)
         return groups
 
     async def roll_out(
