@@ -54,7 +54,7 @@ ELSEWHERE = {
     ".base_url": "teacher.base_url",
     ".learning_rate": "train.learning_rate",
     ".project": "name",
-    ".run_name": "name",
+    ".run_name": "hydra.run.dir",
     "report_to": "tracker",
 }
 """Names that other tools use, and what they are called here. One with a section is meant in that
