@@ -83,7 +83,7 @@ def _policy(experiment: Experiment) -> Iterator[Finding]:
         yield Finding(
             "policy.kind",
             f"{policy.kind!r} cannot be trained; choose a policy that can (policy=trainable), "
-            "or mode=collect",
+            "or mode=collect; to learn from it, make it the teacher of train=sft or teacher_grpo",
         )
     elif uses_backend(experiment):
         yield from experiment.backend.check_fit(policy, train)
