@@ -313,6 +313,19 @@ def test_parts_that_are_incomplete_are_told_beside_what_the_schema_refuses():
     }
 
 
+@pytest.mark.parametrize(
+    ("tool", "option", "said"),
+    [
+        ("submit_solution", "max_output=100", "; it has none"),
+        ("write_file", "keep=head", "; it has none"),
+        ("read_file", "timeout=5", " (it has: keep, max_output)"),
+    ],
+)
+def test_a_tool_has_only_options_that_it_acts_on(tool, option, said):
+    (finding,) = findings(f"tools=[{tool}]", f"tools.{tool}.{option}").values()
+    assert finding.problem == f"no such option of tools {tool!r}{said}"
+
+
 def test_a_folder_is_no_recipe(tmp_path, monkeypatch):
     _write_recipe(tmp_path, monkeypatch, "seed: 1\n")
     (tmp_path / "recipes" / "mime.yaml").mkdir()
