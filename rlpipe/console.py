@@ -9,6 +9,7 @@ from typing import Any
 
 from rlpipe.evaluation import Evaluation
 from rlpipe.metrics import summarise
+from rlpipe.rewards.base import NO_ANSWER
 from rlpipe.types import Task, Trajectory, TrajectoryGroup
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,19 @@ class Console:
         if failures:
             parts.append(f"failed {failures}")
         self.say(" | ".join([*parts, time_split(figures)]))
+
+    def reward_call(self, number: int, groups: Sequence[TrajectoryGroup]) -> None:
+        """The line of one step's rewards, each answer run in a sandbox of its own."""
+        everyone = [t for group in groups for t in group.trajectories]
+        scores = [t.score for t in everyone if t.score and t.valid]
+        skipped = sum(score.outcome == NO_ANSWER.outcome for score in scores)
+        ran, passed = len(scores) - skipped, sum(score.passed for score in scores)
+        parts = [f"{ran} sandbox{'' if ran == 1 else 'es'}", f"{passed}/{ran} passed"]
+        if skipped:
+            parts.append(f"{skipped} skipped (no code)")
+        if masked := len(everyone) - len(scores):
+            parts.append(f"{masked} masked")
+        self.say(f"  Reward call {number}: {', '.join(parts)}")
 
     def evaluation(self, evaluation: Evaluation) -> None:
         rates = [f"greedy pass rate {evaluation.greedy}"] if evaluation.greedy else []

@@ -23,7 +23,7 @@ into one of these. Who classifies: `collect` turns them into `Failure` data. Who
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import ClassVar, Literal
 
@@ -46,6 +46,14 @@ class Finding:
 
     origin: str = ""
     """Where the value came from: the command line, a recipe or a file."""
+
+    lacking: bool = False
+    """Whether the spec is right and only this machine lacks something, such as a key: a dry run
+    tells of it, and goes on."""
+
+    def under(self, key: str) -> "Finding":
+        """The same, said by what holds the component at `key`."""
+        return replace(self, key=f"{key}.{self.key}" if self.key else key)
 
     def __str__(self) -> str:
         line = f"{self.key}: {self.problem}" if self.key else self.problem

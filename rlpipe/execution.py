@@ -112,6 +112,8 @@ class Execution:
         )
         self._rollout_seconds = time.monotonic() - self._step_began
         self._groups.setdefault(step, []).extend(groups)
+        if self.experiment.console.reward_calls:
+            self.console.reward_call(step, groups)
         return groups
 
     async def roll_out(
@@ -168,7 +170,7 @@ class Execution:
         )
         figures = summarise(groups, "teacher", teacher=True)
         own = {name: v for name, v in figures.items() if name.startswith("teacher/")}
-        self.log(0, own | aside(groups, "teacher"))
+        self.log(0, own | aside(groups, "teacher", teacher=True))
         self._step_began = time.monotonic()
         return [trajectory for group in groups for trajectory in group.trajectories]
 
@@ -199,7 +201,8 @@ class Execution:
         evaluation = Evaluation(step, greedy_rate(greedy), rates, reward, failed)
         self.evaluations.append(evaluation)
         self.console.evaluation(evaluation)
-        self.log(step, evaluation.metrics() | aside(everyone, "val"))
+        taught = settings.who == "teacher"
+        self.log(step, evaluation.metrics() | aside(everyone, "val", teacher=taught))
         self._step_began = time.monotonic()
 
     def finish_step(self, step: int, figures: Mapping[str, float]) -> None:

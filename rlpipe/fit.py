@@ -15,7 +15,7 @@ from rlpipe.rewards.base import CodeReward
 def check(experiment: Experiment) -> list[Finding]:
     """Everything that is wrong with a spec, found without network and without heavy imports."""
     findings = [
-        Finding(f"{key}.{found.key}" if found.key else key, found.problem)
+        found.under(key)
         for key, component in _used(experiment).items()
         for found in component.check()
     ]
@@ -25,7 +25,7 @@ def check(experiment: Experiment) -> list[Finding]:
 def check_online(experiment: Experiment) -> list[Finding]:
     """What only the network can tell: endpoints, models, keys, data sets, images."""
     return [
-        Finding(f"{key}.{found.key}" if found.key else key, found.problem)
+        found.under(key)
         for key, component in _used(experiment).items()
         for found in component.check_online()
     ]
@@ -83,7 +83,7 @@ def _policy(experiment: Experiment) -> Iterator[Finding]:
         yield Finding(
             "policy.kind",
             f"{policy.kind!r} cannot be trained; choose a policy that can (policy=trainable), "
-            "or mode=collect",
+            "or mode=collect; to learn from it, make it the teacher of train=sft or teacher_grpo",
         )
     elif uses_backend(experiment):
         yield from experiment.backend.check_fit(policy, train)

@@ -155,19 +155,24 @@ def _located(origin: Origin) -> Iterator[None]:
 
 
 def dry_run(experiment: Experiment) -> None:
-    """Say what would run, or everything that is wrong.
+    """Say what would run and what this machine lacks for it, or everything that is wrong.
 
     Raises:
-        ConfigError: something is.
+        ConfigError: something is; asked `online`, a missing key too.
     """
     from rlpipe.fit import check, check_online, plan
 
     findings = check(experiment)
-    if experiment.dry_run == "online" and not findings:
-        findings = check_online(experiment)
-    if findings:
-        raise ConfigError(findings)
+    online = experiment.dry_run == "online"
+    lacking = [] if online else [found for found in findings if found.lacking]
+    wrong = [found for found in findings if found not in lacking]
+    if online and not wrong:
+        wrong = check_online(experiment)
+    if wrong:
+        raise ConfigError([*wrong, *lacking])
     chosen = ", ".join(f"{key}={part.kind}" for key, part in experiment.components().items())
     print(f"{experiment.name}: valid (mode={experiment.mode}; {chosen})")
     for line in plan(experiment).lines():
         print(f"  {line}")
+    for found in lacking:
+        print(f"  before it can run here: {found.problem} ({found.key})")

@@ -60,6 +60,13 @@ class Collect(Section):
     """Print a line for every rollout as it ends, and all of them in order at the end."""
 
 
+class Shown(Section):
+    """What is printed while a run trains, besides the line of every step."""
+
+    reward_calls: bool = False
+    """Print a line for each step's rewards: how many answers were run, passed, or held no code."""
+
+
 class Experiment(Section):
     """One experiment: everything that a run is made of."""
 
@@ -87,6 +94,7 @@ class Experiment(Section):
     tracker: dict[str, Annotated[SerializeAsAny[Tracker], chosen("trackers")]] = Field({})
     evaluate: Evaluate = Evaluate()
     collect: Collect = Collect()
+    console: Shown = Shown()
 
     @field_validator("teacher", mode="before")
     @classmethod

@@ -88,9 +88,8 @@ class Openai(Policy):
     def check(self) -> list[Finding]:
         findings = super().check()
         if self._needs_key() and not self._key():
-            findings.append(
-                Finding("api_key_env", f"set the environment variable {self.api_key_env}")
-            )
+            problem = f"set the environment variable {self.api_key_env}"
+            findings.append(Finding("api_key_env", problem, lacking=True))
         if self.logprobs and self.api == "responses":
             findings.append(Finding("logprobs", "api 'responses' gives none; use api: chat"))
         return findings

@@ -65,13 +65,13 @@ class Judge(Reward):
         return self
 
     def check(self) -> list[Finding]:
-        findings = super().check() + [_under_policy(found) for found in self.policy.check()]
+        findings = super().check() + [found.under("policy") for found in self.policy.check()]
         if self.policy.in_training:
             findings.append(Finding("policy.kind", "the model in training cannot be the judge"))
         return findings
 
     def check_online(self) -> list[Finding]:
-        return [_under_policy(found) for found in self.policy.check_online()]
+        return [found.under("policy") for found in self.policy.check_online()]
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Self]:
@@ -155,7 +155,3 @@ def _answer_schema() -> dict[str, Any]:
         "required": ["reason", "score"],
         "additionalProperties": False,
     }
-
-
-def _under_policy(found: Finding) -> Finding:
-    return Finding(f"policy.{found.key}" if found.key else "policy", found.problem)

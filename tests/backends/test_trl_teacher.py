@@ -117,10 +117,12 @@ def logprob(model, tokenizer, said):
     return total
 
 
-@pytest.mark.parametrize("lora_rank", [None, 8])
-def test_good_trajectories_become_more_probable_and_bad_ones_less(tmp_path, lora_rank):
+@pytest.mark.parametrize(
+    ("lora_rank", "backend"), [(None, {}), (8, {}), (8, {"gradient_checkpointing": True})]
+)
+def test_good_trajectories_become_more_probable_and_bad_ones_less(tmp_path, lora_rank, backend):
     start, tokenizer = TINY.load(3)
-    folder, figures = train(tmp_path, MIXED, lora_rank=lora_rank)
+    folder, figures = train(tmp_path, MIXED, lora_rank=lora_rank, backend=backend)
     trained = model_of(folder)
     good, bad = (
         logprob(trained, tokenizer, said) - logprob(start, tokenizer, said) for said in (GOOD, BAD)
