@@ -10,6 +10,7 @@ pytest.importorskip("trl", reason="needs the trl extra")
 import torch
 
 import rlpipe
+from rlpipe import checkpoints
 from rlpipe.backends._trl_teacher import laid_out
 from rlpipe.backends.base import Job
 from rlpipe.backends.trl import Trl
@@ -90,13 +91,14 @@ def train(tmp_path, groups, **options):
         demonstrate=nothing,
         evaluate=evaluate,
         finish_step=lambda step, said: figures.update({step: dict(said)}),
-        checkpoint=lambda step: tmp_path / f"step_{step}",
+        checkpoint=lambda step: checkpoints.saving(tmp_path, step),
+        resume=None,
         status=lambda text: None,
     )
-    summary = asyncio.run(backend.train(job))
+    asyncio.run(backend.train(job))
     # Each step is asked for when those before it are done, never ahead.
     assert asked == [(step, ["t"], step - 1) for step in range(1, settings.steps + 1)]
-    return summary.checkpoint, figures
+    return checkpoints.latest(tmp_path).folder, figures
 
 
 def model_of(folder):
