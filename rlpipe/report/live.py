@@ -1,0 +1,112 @@
+"""`report.html` of a run that goes on: written anew as the run comes on, each time from what is
+new in its folder."""
+
+import logging
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from rlpipe.report.data import Brief, Row, RunData, body
+from rlpipe.report.figures import figures, index
+from rlpipe.report.page import compress, render
+from rlpipe.report.spec import run_before
+from rlpipe.report.tokens import pieces, tokenizer_file
+
+log = logging.getLogger(__name__)
+
+NAME = "report.html"
+
+EVERY = 30.0
+"""Seconds between two reports that nothing in particular calls for."""
+
+MOST = 24 << 20
+"""Characters of trajectories in one file. A larger run leaves out the teacher's, then its oldest
+steps; `rlpipe view` shows all."""
+
+CHUNK = 128
+"""Trajectories that are compressed together, and inflated together when one of them is read."""
+
+CHUNK_CHARACTERS = 512_000
+"""About how much text a chunk may hold before it is closed."""
+
+
+class Chunk(NamedTuple):
+    """Trajectories of one file, compressed."""
+
+    rank: tuple[bool, int]
+    """Which goes first where not all can stay: the teacher's, then the oldest."""
+
+    rows: range
+    """Which trajectories of the run."""
+
+    text: str
+
+
+class Report:
+    """The report of one run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._data = RunData(folder)
+        self._chunks: list[Chunk] = []
+        self._ids: set[int] = set()
+        self._against: Path | None = run_before(folder)
+        self._written = time.monotonic()
+
+    def keep(self, *, now: bool = False) -> None:
+        """Write the report if it is time, or `now`. What goes wrong is logged: a run goes on."""
+        if not now and time.monotonic() - self._written < EVERY:
+            return
+        try:
+            self.write()
+        except Exception:
+            log.exception("the report could not be written; the run goes on")
+        self._written = time.monotonic()
+
+    def write(self) -> Path:
+        """Write `report.html`, whole or not at all."""
+        self._take(self._data.refresh())
+        data = self._data
+        shown = figures(data, against=self._against)
+        blocks = [("index", compress(self._index())), ("tokens", compress(self._pieces()))]
+        blocks += [(f"chunk-{n}", chunk.text) for n, chunk in enumerate(self._chunks)]
+        aside = self._folder / f"{NAME}.new"
+        title = f"{shown['run']['name']} {self._folder.name}"
+        with aside.open("w", encoding="utf-8") as out:
+            out.writelines(render("run", title, data=shown, blocks=blocks))
+        return aside.replace(self._folder / NAME)
+
+    def _take(self, added: list[tuple[Brief, Row]]) -> None:
+        first = len(self._data.trajectories) - len(added)
+        start, size, waiting = 0, 0, []
+        for place, (item, row) in enumerate(added):
+            shown = body(row)
+            for turn in shown["turns"]:
+                self._ids.update(turn.get("given", ()), turn.get("sampled", ()))
+            waiting.append(shown)
+            size += sum(len(str(message)) for message in row.get("messages") or ())
+            ends = place + 1 == len(added) or added[place + 1][0].file != item.file
+            if ends or len(waiting) == CHUNK or size > CHUNK_CHARACTERS:
+                rank = (item.phase != "teacher", item.step)
+                rows = range(first + start, first + place + 1)
+                self._chunks.append(Chunk(rank, rows, compress(waiting)))
+                start, size, waiting = place + 1, 0, []
+        self._drop()
+
+    def _drop(self) -> None:
+        """Let go of what is too much for one file."""
+        self._chunks.sort(key=lambda chunk: chunk.rank)
+        surplus = sum(len(chunk.text) for chunk in self._chunks) - MOST
+        while surplus > 0 and len(self._chunks) > 1:
+            surplus -= len(self._chunks.pop(0).text)
+
+    def _index(self) -> dict[str, object]:
+        places = [(-1, item.place) for item in self._data.trajectories]
+        for number, chunk in enumerate(self._chunks):
+            for place, row in enumerate(chunk.rows):
+                places[row] = (number, place)
+        return index(self._data.trajectories, places)
+
+    def _pieces(self) -> dict[int, str]:
+        file = tokenizer_file(self._folder, self._data.spec)
+        return pieces(file, sorted(self._ids)) if file else {}
