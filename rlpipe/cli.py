@@ -19,6 +19,7 @@ usage: rlpipe +recipe=NAME [group=choice ...] [section.key=value ...]
        rlpipe sandboxes list|count|stop [--run ID] [--tag T] [--provider P]
        rlpipe rescore RUN [reward=choice] [section.key=value ...] [--failed] [--replay]
        rlpipe verify [group=choice ...] [section.key=value ...]
+       rlpipe view RUN|FOLDER [--port N]
 
   rlpipe +recipe=quickstart                          run a recipe
   rlpipe +recipe=quickstart dry_run=true             check the spec, say what would run, and stop
@@ -29,6 +30,7 @@ usage: rlpipe +recipe=NAME [group=choice ...] [section.key=value ...]
   rlpipe sandboxes list                              what runs here have started, and how old it is
   rlpipe rescore RUN reward=tests_fraction           judge a run's stored trajectories anew
   rlpipe verify dataset=mbpp reward=tests_pass       references and cheats through a reward
+  rlpipe view outputs                                the runs of a folder in a browser, or one run
 
 choices:
 """
@@ -110,11 +112,19 @@ def _sandboxes(args: list[str]) -> int:
     return 0
 
 
+def _view(args: list[str]) -> int:
+    from rlpipe.report.serve import main
+
+    main(args)
+    return 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "list": _list,
     "rescore": _rescore,
     "sandboxes": _sandboxes,
     "verify": _verify,
+    "view": _view,
 }
 """What is no run; each returns the exit status."""
 

@@ -19,6 +19,7 @@ from rlpipe.errors import ConfigError, Finding
 from rlpipe.evaluation import Evaluation, greedy_rate, mean_reward, pass_at
 from rlpipe.metrics import aside, summarise
 from rlpipe.policies.base import Actor
+from rlpipe.report.live import Report
 from rlpipe.sandboxes._ledger import NAME as LEDGER
 from rlpipe.sandboxes._ledger import Ledger
 from rlpipe.sandboxes._pool import SandboxPool
@@ -42,6 +43,7 @@ class Execution:
     splits: Splits
     collector: Collector
     trackings: Sequence[Tracking]
+    report: Report
     evaluations: list[Evaluation] = field(default_factory=list)
     latest_step: int = 0
     _groups: dict[int, list[TrajectoryGroup]] = field(default_factory=dict)
@@ -180,6 +182,7 @@ class Execution:
         self.evaluations.append(evaluation)
         self.console.evaluation(evaluation)
         self.log(step, evaluation.metrics() | aside(everyone, "val"))
+        self.report.keep(now=True)
         self._step_began = time.monotonic()
 
     def finish_step(self, step: int, figures: Mapping[str, float]) -> None:
@@ -191,10 +194,11 @@ class Execution:
             "time/training": seconds - self._rollout_seconds,
             "time/step": seconds,
         }
-        self._step_began, self._rollout_seconds = time.monotonic(), 0.0
         metrics |= self.collector.sandboxes.metrics() | dict(figures)
         self.log(step, metrics)
         self.console.step(step, self.experiment.train.steps, metrics)
+        self.report.keep()
+        self._step_began, self._rollout_seconds = time.monotonic(), 0.0
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.latest_step = max(self.latest_step, step)
@@ -205,7 +209,7 @@ class Execution:
 
 @asynccontextmanager
 async def open_execution(
-    experiment: Experiment, folder: RunFolder, console: Console
+    experiment: Experiment, folder: RunFolder, console: Console, report: Report
 ) -> AsyncIterator[Execution]:
     """Load the tasks, open sandboxes and trackers; close them in reverse, whatever happens."""
     splits = experiment.dataset.splits(experiment.seed)
@@ -232,7 +236,7 @@ async def open_execution(
             experiment.seed,
             on_attempt=partial(_record_failure, folder),
         )
-        execution = Execution(experiment, folder, console, splits, collector, trackings)
+        execution = Execution(experiment, folder, console, splits, collector, trackings, report)
         yield execution
         execution.log(execution.latest_step, _total(pool))
 

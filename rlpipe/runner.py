@@ -22,6 +22,7 @@ from rlpipe.execution import Execution, open_execution
 from rlpipe.fit import acting, check
 from rlpipe.metrics import summarise
 from rlpipe.policies.base import Actor
+from rlpipe.report.live import Report
 from rlpipe.store import RedactingFormatter, RunFolder, read_metrics
 
 log = logging.getLogger(__name__)
@@ -64,17 +65,19 @@ def run(
         raise ConfigError(findings)
     stored = RunFolder.create(experiment, folder)
     stored.note(**provenance.facts(experiment), started=_now(), status="running")
-    console = Console()
+    console, report = Console(), Report(stored.path)
     with _logged(stored.path / "rlpipe.log"):
         try:
             console.say(f"{experiment.name}: {stored.path}")
-            work = _run(experiment, stored, console)
+            work = _run(experiment, stored, console, report)
             evaluations = interrupts.run(work, partial(_give_up, stored))
         except BaseException as error:
             _note_end(stored, error)
+            report.keep(now=True)
             raise
-    result = RunResult(stored.path, read_metrics(stored.path), evaluations)
-    stored.note(status="done", ended=_now(), result=_headline(result))
+        result = RunResult(stored.path, read_metrics(stored.path), evaluations)
+        stored.note(status="done", ended=_now(), result=_headline(result))
+        report.keep(now=True)
     console.closing(result.folder, evaluations, _next_steps(experiment, result.folder, overrides))
     return result
 
@@ -114,9 +117,9 @@ def _logged(file: Path) -> Iterator[None]:
 
 
 async def _run(
-    experiment: Experiment, folder: RunFolder, console: Console
+    experiment: Experiment, folder: RunFolder, console: Console, report: Report
 ) -> tuple[Evaluation, ...]:
-    async with open_execution(experiment, folder, console) as execution:
+    async with open_execution(experiment, folder, console, report) as execution:
         if experiment.mode == "train":
             summary = await experiment.backend.train(execution.job())
             folder.note(steps=summary.steps, checkpoint=summary.checkpoint)

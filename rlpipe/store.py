@@ -242,7 +242,7 @@ class RowTail:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.broken = 0
-        """Lines that hold no row, such as one that a kill cut short and a later run went on from."""
+        """Lines that hold no row, such as one that a kill cut short and that was written on."""
 
         self._end = 0
 

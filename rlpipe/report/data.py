@@ -17,6 +17,7 @@ from rlpipe.store import RowTail, read_manifest, read_spec
 
 Row = Mapping[str, Any]
 
+
 class Brief(NamedTuple):
     """What is kept of a trajectory in memory."""
 
@@ -85,7 +86,7 @@ class RunData:
     def refresh(self) -> list[tuple[Brief, Row]]:
         """Read what was added; return the trajectories among it."""
         self.refresh_figures()
-        added = [
+        added: list[tuple[Brief, Row]] = [
             (brief(file.stem, start, row), row)
             for file in self._trajectory_files()
             for start, row in self._new(file)
@@ -120,7 +121,8 @@ class RunData:
         return self._tails.setdefault(file, RowTail(file)).read()
 
     def _trajectory_files(self) -> list[Path]:
-        return sorted((self.folder / "trajectories").glob("*.jsonl"))
+        """The teacher's and the collected ones first, then evaluations and steps as they came."""
+        return sorted((self.folder / "trajectories").glob("*.jsonl"), key=_place)
 
     def _add_metrics(self, row: dict[str, Any]) -> None:
         figures = {
@@ -129,6 +131,11 @@ class RunData:
             if name != "step" and (value is None or isinstance(value, int | float))
         }
         self.metrics.setdefault(int(row.get("step") or 0), {}).update(figures)
+
+
+def _place(file: Path) -> tuple[int, str]:
+    name, _, step = file.stem.rpartition("_")
+    return (int(step), name) if step.isdecimal() else (-1, file.stem)
 
 
 def brief(file: str, start: int, row: Row) -> Brief:

@@ -26,8 +26,8 @@ steps; `rlpipe view` shows all."""
 CHUNK = 128
 """Trajectories that are compressed together, and inflated together when one of them is read."""
 
-CHUNK_CHARACTERS = 512_000
-"""About how much text a chunk may hold before it is closed."""
+CHUNK_BYTES = 512_000
+"""How far the lines of a chunk may reach before it is closed."""
 
 
 class Chunk(NamedTuple):
@@ -77,20 +77,17 @@ class Report:
         return aside.replace(self._folder / NAME)
 
     def _take(self, added: list[tuple[Brief, Row]]) -> None:
-        first = len(self._data.trajectories) - len(added)
-        start, size, waiting = 0, 0, []
-        for place, (item, row) in enumerate(added):
-            shown = body(row)
-            for turn in shown["turns"]:
+        """Compress what was added, the trajectories of a file some at a time."""
+        first, start = len(self._data.trajectories) - len(added), 0
+        while start < len(added):
+            end = _end_of_chunk([item for item, _ in added[start : start + CHUNK]])
+            bodies = [body(row) for _, row in added[start : start + end]]
+            for turn in (turn for shown in bodies for turn in shown["turns"]):
                 self._ids.update(turn.get("given", ()), turn.get("sampled", ()))
-            waiting.append(shown)
-            size += sum(len(str(message)) for message in row.get("messages") or ())
-            ends = place + 1 == len(added) or added[place + 1][0].file != item.file
-            if ends or len(waiting) == CHUNK or size > CHUNK_CHARACTERS:
-                rank = (item.phase != "teacher", item.step)
-                rows = range(first + start, first + place + 1)
-                self._chunks.append(Chunk(rank, rows, compress(waiting)))
-                start, size, waiting = place + 1, 0, []
+            item, place = added[start][0], first + start
+            rank = (item.phase != "teacher", item.step)
+            self._chunks.append(Chunk(rank, range(place, place + end), compress(bodies)))
+            start += end
         self._drop()
 
     def _drop(self) -> None:
@@ -110,3 +107,12 @@ class Report:
     def _pieces(self) -> dict[int, str]:
         file = tokenizer_file(self._folder, self._data.spec)
         return pieces(file, sorted(self._ids)) if file else {}
+
+
+def _end_of_chunk(items: list[Brief]) -> int:
+    """How many of these lie in the file of the first, and near it."""
+    first = items[0]
+    for number, item in enumerate(items):
+        if item.file != first.file or item.place - first.place > CHUNK_BYTES:
+            return number
+    return len(items)

@@ -46,14 +46,18 @@ def render(
     """
     scripts = [_asset(name) for name in SCRIPTS[page]]
     styles = [_asset(name) for name in STYLES]
-    yield from _environment().get_template("page.html").generate(
-        title=title,
-        policy=policy(scripts, styles, asks="'none'" if data is not None else "'self'"),
-        licenses=[_asset(name) for name in LICENSES],
-        styles=styles,
-        scripts=scripts,
-        data=None if data is None else Markup(embedded(data)),
-        blocks=((name, Markup(text)) for name, text in blocks),
+    yield from (
+        _environment()
+        .get_template("page.html")
+        .generate(
+            title=title,
+            policy=policy(scripts, styles, asks="'none'" if data is not None else "'self'"),
+            licenses=[_asset(name) for name in LICENSES],
+            styles=styles,
+            scripts=scripts,
+            data=None if data is None else Markup(embedded(data)),
+            blocks=((name, Markup(text)) for name, text in blocks),
+        )
     )
 
 

@@ -1,10 +1,10 @@
-"""Four answers: did it learn, what did it try, what failed and whose fault was it, what did it cost.
+"""Four answers: did it learn, what did it try, what failed and by whose fault, what did it cost.
 
 Each is plain data for the page, its `headline` a sentence.
 """
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 from math import comb
@@ -36,7 +36,7 @@ def answers(data: RunData, now: float | None = None) -> dict[str, Any]:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}\N{NO-BREAK SPACE}%"
 
 
 def main_phase(data: RunData) -> str:
@@ -107,9 +107,7 @@ def _training_reward(data: RunData) -> str:
 
 def _changed(data: RunData, first: int, last: int) -> tuple[int, int]:
     """Held-out tasks whose greedy rollout passed only at the last, or only at the first step."""
-    passed = {
-        step: {i.task_id: i.passed for i in _evaluated(data, step)} for step in (first, last)
-    }
+    passed = {step: {i.task_id: i.passed for i in _evaluated(data, step)} for step in (first, last)}
     both = passed[first].keys() & passed[last].keys()
     gained = sum(passed[last][task] and not passed[first][task] for task in both)
     lost = sum(passed[first][task] and not passed[last][task] for task in both)
@@ -126,7 +124,7 @@ def mcnemar(gained: int, lost: int) -> float:
     The exact test of McNemar (1947): a two-sided binomial test of the tasks that changed.
     """
     changed, fewer = gained + lost, min(gained, lost)
-    tail = sum(comb(changed, k) for k in range(fewer + 1)) / 2**changed
+    tail: float = sum(comb(changed, k) for k in range(fewer + 1)) / 2**changed
     return min(1.0, 2 * tail)
 
 
@@ -156,9 +154,9 @@ def tried(data: RunData) -> dict[str, Any]:
     }
     if not items:
         return answer | {"headline": "No rollout has ended yet"}
-    reason, times = stops.most_common(1)[0]
-    ended = f"{percent(times / len(items))} ended with {reason.replace('_', ' ')}"
-    return answer | {"headline": f"{len(items):,} rollouts; {ended}"}
+    most = stops.most_common(2)
+    ended = ", ".join(f"{percent(n / len(items))} {why.replace('_', ' ')}" for why, n in most)
+    return answer | {"headline": f"{len(items):,} rollouts: {ended}"}
 
 
 def failed(data: RunData) -> dict[str, Any]:
@@ -261,7 +259,7 @@ def _tokens(data: RunData, phase: str) -> dict[str, Any]:
 
 
 def _money(data: RunData) -> dict[str, Any] | None:
-    sums: Counter[str] = Counter()
+    sums: defaultdict[str, float] = defaultdict(float)
     for figures in data.metrics.values():
         for name, value in figures.items():
             if name.startswith("costs/") and value == value:
@@ -269,7 +267,8 @@ def _money(data: RunData) -> dict[str, Any] | None:
     if not sums:
         return None
     total = sums.pop("total", None)
-    return {"total": sum(sums.values()) if total is None else total, "parts": sums.most_common()}
+    parts = sorted(sums.items(), key=lambda part: -part[1])
+    return {"total": sum(sums.values()) if total is None else total, "parts": parts}
 
 
 def _sandboxes(data: RunData) -> dict[str, float]:

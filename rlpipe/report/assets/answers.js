@@ -36,7 +36,7 @@ function learnedBody(shown) {
   const training = column(shown, "train/pass_rate");
   if (training.some((v) => v !== null)) lines.push({ name: "training pass rate", values: training, color: "gray" });
   const charted = steps.length > 1 && lines.length
-    ? lineChart("Pass rate by step", steps, lines, { range: [0, 1], format: (v) => percent(v, 0), height: 170, note: banded ? "band: 95 % interval" : "" })
+    ? lineChart("Pass rate by step", steps, lines, { range: [0, 1], format: (v) => percent(v, 0), height: 136, note: banded ? "band: 95 % interval" : "" })
     : null;
   return [charted, h("ul.facts", null, learnedFacts(shown).map((fact) => h("li", null, fact)))];
 }
@@ -68,7 +68,7 @@ function triedBody(shown) {
   const answer = shown.answers.tried;
   if (!answer.rollouts) return null;
   const stops = answer.stops.map(([name, value], n) => ({
-    name: words(name), value, color: ROLLOUT_COLORS[Math.min(n, 5)], href: `#trajectories?phase=${answer.phase}&stop=${name}`,
+    name: words(name), value, color: name === "failed" ? "gray" : ROLLOUT_COLORS[Math.min(n, 4)], href: `#trajectories?phase=${answer.phase}&stop=${name}`,
   }));
   const calls = answer.tools.reduce((sum, [, times]) => sum + times, 0);
   const rows = answer.tools.map(([name, times]) => [name, times, (times / answer.rollouts).toFixed(2)]);
@@ -110,7 +110,7 @@ function failedBody(answer) {
 function costBody(answer) {
   const spent = answer.time.filter(([, seconds]) => seconds > 0);
   const parts = answer.time.map(([name, value]) => ({
-    name: name === "other" ? "everything else" : name, value, color: TIME_COLORS[name] }));
+    name: name === "other" ? "loading, warm-up, evaluation" : name, value, color: TIME_COLORS[name] }));
   const rows = answer.tokens.map((row) => [PHASE_NAMES[row.phase], row.rollouts, row.prompt, row.cached, row.completion]);
   const boxes = answer.sandboxes;
   return [

@@ -50,7 +50,7 @@ function lineChart(title, steps, lines, options = {}) {
       bands.push({ series: [data.length - 2, data.length - 1], fill: () => translucent(line.color, 0.16) });
     }
   }
-  return chart(title, { series, bands, axes: axes(format), ...ranges(options, lines) }, data, lines, options);
+  return chart(title, { series, bands, axes: axes(options.axis || format), ...ranges(options, lines) }, data, lines, options);
 }
 
 function ranges(options, lines) {
@@ -72,8 +72,6 @@ function stackChart(title, steps, parts, options = {}) {
   const shown = parts.filter((part) => part.values.some((v) => v));
   let sums = steps.map(() => 0);
   const totals = shown.map((part) => (sums = sums.map((sum, n) => sum + (part.values[n] || 0))));
-  const share = options.share ? sums : null;
-  const scaled = totals.map((row) => row.map((v, n) => (share ? (share[n] ? v / share[n] : null) : v)));
   // Drawn from the whole down, each part covers what stands above it.
   const series = [{ label: "step" }];
   const data = [steps];
@@ -83,11 +81,10 @@ function stackChart(title, steps, parts, options = {}) {
       paths: uPlot.paths.bars({ size: [steps.length > 60 ? 0.98 : 0.82, 44], gap: 0 }), points: { show: false },
       value: (_, v, __, at) => (at === null || at === undefined ? "–" : format(shown[n].values[at] || 0)),
     });
-    data.push(scaled[n]);
+    data.push(totals[n]);
   }
-  const y = share ? [0, 1] : (_, low, high) => [0, (high || 1) * 1.05];
-  const setup = { series, axes: axes(share ? (v) => percent(v, 0) : format),
-    scales: { x: { time: false, range: (_, low, high) => [low - 0.6, high + 0.6] }, y: { range: y } } };
+  const setup = { series, axes: axes(options.axis || format), scales: {
+    x: { time: false, range: (_, low, high) => [low - 0.6, high + 0.6] }, y: { range: (_, low, high) => [0, (high || 1) * 1.05] } } };
   return chart(title, setup, data, [...shown].reverse(), options);
 }
 
@@ -116,9 +113,10 @@ function chart(title, setup, data, lines, options) {
     at.textContent = `step ${plot.data[0][where]}`;
   };
   const last = data[0].length - 1;
-  const build = () => {
+  const height = options.height || 190;
+  const build = (width) => {
     const plot = new uPlot({
-      width: Math.max(160, frame.clientWidth), height: options.height || 190, padding: [8, 10, 0, 0],
+      width, height, padding: [8, 10, 0, 0],
       cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
       legend: { show: false },
       hooks: { setCursor: [(one) => tell(one, one.cursor.idx === null || one.cursor.idx === undefined ? last : one.cursor.idx)] },
@@ -129,20 +127,26 @@ function chart(title, setup, data, lines, options) {
     figure.setAttribute("aria-label", `${title}: ${lines.map((line, n) => `${line.name} ${values[n].textContent}`).join(", ")} at step ${data[0][last]}`);
     return plot;
   };
-  register(figure, frame, build);
+  register(figure, frame, build, height);
   return figure;
 }
 
-/** Build a chart once it is on the page, and again when its width or the colours change. */
-function register(figure, frame, build) {
+/** Build a chart when it comes near the window, and again when its width or the colours change. */
+function register(figure, frame, build, height) {
   const entry = { figure, frame, build, plot: null };
   charts.add(entry);
-  new ResizeObserver(() => {
-    if (!frame.clientWidth) return;
-    if (!entry.plot) entry.plot = build();
-    else if (entry.plot.width !== Math.max(160, frame.clientWidth))
-      entry.plot.setSize({ width: Math.max(160, frame.clientWidth), height: entry.plot.height });
-  }).observe(frame);
+  frame.style.minHeight = `${height}px`;
+  const width = () => Math.max(160, frame.clientWidth);
+  const sizes = new ResizeObserver(() => {
+    if (frame.clientWidth && entry.plot.width !== width()) entry.plot.setSize({ width: width(), height });
+  });
+  const sight = new IntersectionObserver((seen) => {
+    if (!seen.some((one) => one.isIntersecting)) return;
+    sight.disconnect();
+    entry.plot = build(width());
+    sizes.observe(frame);
+  }, { rootMargin: "400px" });
+  sight.observe(frame);
 }
 
 function recolor() {
@@ -152,7 +156,7 @@ function recolor() {
       charts.delete(entry);
     } else if (entry.plot) {
       entry.plot.destroy();
-      entry.plot = entry.build();
+      entry.plot = entry.build(Math.max(160, entry.frame.clientWidth));
     }
   }
 }

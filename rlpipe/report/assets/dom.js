@@ -58,7 +58,7 @@ function clear(element, ...children) {
 
 // Figures ------------------------------------------------------------------------------------
 
-const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
+const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)}\u00a0%`;
 const words = (name) => String(name).replace(/_/g, " ");
 const whole = (number) => Math.round(number).toLocaleString("en-US");
 
@@ -73,6 +73,12 @@ function short(value) {
   if (size >= 1) return String(Number(value.toFixed(2)));
   if (size >= 0.001 || size === 0) return String(Number(value.toFixed(4)));
   return value.toExponential(1);
+}
+
+/** A time for an axis, in one unit. */
+function clock(seconds) {
+  if (seconds < 120) return `${short(seconds)} s`;
+  return seconds < 7200 ? `${short(seconds / 60)} min` : `${short(seconds / 3600)} h`;
 }
 
 function duration(seconds) {
@@ -168,8 +174,9 @@ function split(parts, format) {
 /** A table: heads, and rows of cells; cells that are numbers stand on the right. */
 function table(heads, rows, kind = "") {
   const cell = (value) =>
-    h("td", { class: typeof value === "number" ? "number" : null }, typeof value === "number" ? whole(value) : value);
-  const numeric = heads.map((_, n) => rows.length > 0 && rows.every((row) => typeof row[n] === "number"));
+    h("td", { class: isNumber(value) ? "number" : null }, typeof value === "number" ? whole(value) : value);
+  const isNumber = (value) => typeof value === "number" || (typeof value === "string" && /^[\d.]+$/.test(value));
+  const numeric = heads.map((_, n) => rows.length > 0 && rows.every((row) => isNumber(row[n])));
   return h("div.table-frame", null,
     h("table", { class: kind || null },
       h("thead", null, h("tr", null, heads.map((head, n) => h("th", { scope: "col", class: numeric[n] ? "number" : null }, head)))),

@@ -71,7 +71,7 @@ function timeChart(shown) {
   const shared = (values) => values.map((v, n) => (busy[n] ? ((rollouts[n] || 0) * (v || 0)) / busy[n] : 0));
   const parts = ["sampling", "tools", "grading"].map((name, n) => ({ name, values: shared(spent[n]), color: TIME_COLORS[name] }));
   parts.push({ name: "training", values: training.map((v) => v || 0), color: TIME_COLORS.training });
-  return stackChart("Time of each step", steps, parts, { format: duration, note: "wall clock" });
+  return stackChart("Time of each step", steps, parts, { format: duration, axis: clock, note: "wall clock" });
 }
 
 function passAtCharts(shown) {
@@ -91,7 +91,7 @@ function sandboxCharts(shown) {
   const made = [];
   if (startup.steps.length) {
     const [values, low, high] = startup.columns;
-    made.push(lineChart("Start-up of a sandbox", startup.steps, [{ name: "mean", values, low, high, color: "teal" }], { format: duration, note: "band: least to most" }));
+    made.push(lineChart("Start-up of a sandbox", startup.steps, [{ name: "mean", values, low, high, color: "teal" }], { format: duration, axis: clock, note: "band: least to most" }));
   }
   if (done.steps.length) {
     const [fine, nonzero, lost] = done.columns;
