@@ -62,16 +62,18 @@ const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)}\u00a0%`
 const words = (name) => String(name).replace(/_/g, " ");
 const whole = (number) => Math.round(number).toLocaleString("en-US");
 
+const plural = (number, name) => `${whole(number)} ${name}${number === 1 ? "" : "s"}`;
+
 /** A number as short as its size allows. */
 function short(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
-  if (size >= 1e6) return `${(value / 1e6).toFixed(size >= 1e7 ? 0 : 1)} M`;
-  if (size >= 1e4) return `${(value / 1e3).toFixed(size >= 1e5 ? 0 : 1)} k`;
+  if (size >= 1e6) return `${(value / 1e6).toFixed(size >= 1e7 ? 0 : 1)}\u00a0M`;
+  if (size >= 1e4) return `${(value / 1e3).toFixed(size >= 1e5 ? 0 : 1)}\u00a0k`;
   if (Number.isInteger(value)) return String(value);
   if (size >= 100) return value.toFixed(0);
   if (size >= 1) return String(Number(value.toFixed(2)));
-  if (size >= 0.001 || size === 0) return String(Number(value.toFixed(4)));
+  if (size >= 0.001) return String(Number(value.toPrecision(3)));
   return value.toExponential(1);
 }
 
@@ -104,13 +106,18 @@ function ago(seconds) {
 
 // Code ---------------------------------------------------------------------------------------
 
-const LONGEST_HIGHLIGHTED = 20000;
+// Prism's patterns take time that grows with the square of a text made for that purpose. So long
+// texts stay plain, and so does all that comes once the time for what is on the page is used up.
+const LONGEST_HIGHLIGHTED = { python: 8000, bash: 8000, yaml: 8000, json: 60000 };
+const HIGHLIGHTING = 300; // milliseconds
+let highlighting = HIGHLIGHTING;
 
 /** Highlighted code. Prism only cuts it into tokens; the elements are made here. */
 function code(text, language) {
   const element = h("code");
-  const grammar = Prism.languages[language];
-  if (!grammar || text.length > LONGEST_HIGHLIGHTED) return fill(element, text);
+  const grammar = Object.hasOwn(LONGEST_HIGHLIGHTED, language) && Prism.languages[language];
+  if (!grammar || text.length > LONGEST_HIGHLIGHTED[language] || highlighting < 0) return fill(element, text);
+  const began = performance.now();
   const add = (parent, token) => {
     if (typeof token === "string") fill(parent, token);
     else if (Array.isArray(token)) token.forEach((one) => add(parent, one));
@@ -121,6 +128,7 @@ function code(text, language) {
     }
   };
   add(element, Prism.tokenize(text, grammar));
+  highlighting -= performance.now() - began;
   return element;
 }
 

@@ -83,6 +83,7 @@ class Reader {
   }
 
   panel(tab, panel, body) {
+    highlighting = HIGHLIGHTING;
     if (tab === "conversation") clear(panel, conversation(body));
     else if (tab === "tests") clear(panel, testTable(body.tests));
     else if (tab === "record") clear(panel, h("pre", null, code(JSON.stringify(body, null, 1), "json")));
@@ -110,7 +111,7 @@ class Reader {
       h("div.reader-bar", null, step(-1, "Previous trajectory", "↑"), step(1, "Next trajectory", "↓"),
         h("button", { type: "button", "aria-label": "Close", click: () => this.leave() }, "Close")),
       h("h3", null, t.task[n]),
-      h("p.faint", null, [PHASE_NAMES[t.phase[n]] || t.phase[n], `step ${t.step[n]}`, t.rollout[n], `${t.turns[n]} model calls`, `${t.calls[n]} tool calls`, `${whole(t.tokens[n])} tokens`, duration(t.seconds[n])].join(" · ")),
+      h("p.faint", null, [PHASE_NAMES[t.phase[n]] || t.phase[n], `step ${t.step[n]}`, t.rollout[n], plural(t.turns[n], "model call"), plural(t.calls[n], "tool call"), plural(t.tokens[n], "token"), duration(t.seconds[n])].join(" · ")),
       h("div.chips", null,
         chip(t.reward[n] === null ? "no reward" : `reward ${short(t.reward[n])}`, { passed: "good", wrong: "bad", masked: "warn" }[result]),
         chip(words(t.stop[n])), t.outcome[n] && chip(words(t.outcome[n])), t.failure[n] && chip(t.failure[n], "warn")),
@@ -227,7 +228,7 @@ function tokenView(body, pieces) {
   const known = Object.keys(pieces).length > 0;
   const turns = (body.turns || []).filter((turn) => turn.sampled).map((turn, n) =>
     h("section.turn", null,
-      h("h4", null, `model call ${n + 1}`, h("span.faint", null, ` ${turn.given.length} tokens ${turn.goes_on ? "added" : "given"}, ${turn.sampled.length} sampled, ended with ${words(turn.finish_reason || "?")}`)),
+      h("h4", null, `model call ${n + 1}`, h("span.faint", null, ` ${plural(turn.given.length, "token")} ${turn.goes_on ? "added" : "given"}, ${whole(turn.sampled.length)} sampled, ended with ${words(turn.finish_reason || "?")}`)),
       h("details", null, h("summary", null, turn.goes_on ? "what was added" : "prompt"), tokenRun(turn.given, null, pieces)),
       tokenRun(turn.sampled, turn.logprobs, pieces)));
   const scale = [1, 0.75, 0.5, 0.25, 0].map((p) => { const swatch = h("span.token-piece", null, percent(p, 0)); shade(swatch, p); return swatch; });

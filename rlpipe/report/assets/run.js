@@ -139,6 +139,7 @@ function samples() {
 }
 
 function specPart(shown) {
+  highlighting = HIGHLIGHTING;
   const { against, run } = shown;
   const settings = against ? Object.entries(against.settings) : [];
   const facts = run.manifest;
@@ -156,7 +157,7 @@ function specPart(shown) {
     !against && h("p.faint", null, "There is no earlier run beside this one."),
     h("h3", null, "Made with"),
     h("dl.provenance", null, provenance.filter(([, value]) => value).map(([name, value]) => [h("dt", null, name), h("dd", null, value)])),
-    h("details", { open: false }, h("summary", null, "The resolved spec"), h("pre", null, code(shown.spec, "yaml"))),
+    h("details", null, h("summary", null, "The resolved spec"), h("pre", null, code(shown.spec, "yaml"))),
   ];
 }
 

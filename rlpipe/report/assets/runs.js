@@ -152,8 +152,9 @@ function drawBeside(places, settings) {
 function runLabel(n, settings) {
   const run = runs.table.runs[n];
   const own = settings.slice(0, 3).map(([key, values]) => `${key.split(".").pop()} ${text(values[n])}`);
-  const name = run.id.split("/").slice(run.id.match(/(^|\/)\d{1,4}$/) ? -2 : -1).join("/").slice(-24);
-  return settings.length && settings.length <= 3 ? `${own.join(", ")} (${name.slice(-8)})` : name;
+  // A dated folder is known by its time and its own letters, a sweep's job by the sweep's letters.
+  const name = (run.id.match(/(?:\d\d-\d\d-\d\d-)?[0-9a-f]{6}(?:\/\d+)?$/) || [run.id.split("/").pop()])[0];
+  return settings.length && settings.length <= 3 ? `${own.join(", ")} (${name})` : name;
 }
 
 function curves(name, chosen, label) {
