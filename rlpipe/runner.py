@@ -69,6 +69,7 @@ def run(
     with _logged(stored.path / "rlpipe.log"):
         try:
             console.say(f"{experiment.name}: {stored.path}")
+            report.keep(now=True)
             work = _run(experiment, stored, console, report)
             evaluations = interrupts.run(work, partial(_give_up, stored))
         except BaseException as error:

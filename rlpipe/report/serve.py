@@ -189,6 +189,11 @@ def open_server(path: Path, port: int | None = None) -> tuple[Server, str]:
     alone = found == [path]
     runs = Runs(path.parent, depth=1) if alone else Runs(path)
     server = _bind(runs, port)
+    # What takes a while to read is read before anyone waits for the page.
+    if alone:
+        server.pages.figures(path, {})
+    else:
+        server.pages.table()
     page = f"run/{quote(path.name)}/" if alone else ""
     return server, f"http://{ADDRESS}:{server.server_address[1]}/{page}"
 

@@ -99,7 +99,8 @@ def _untrained(data: RunData, rates: Sequence[dict[str, float]]) -> str:
 def _training_reward(data: RunData) -> str:
     rewards = [value for _, value in data.series("train/reward")]
     if not rewards:
-        return "Not known: nothing was measured"
+        yet = data.manifest.get("status") == "running"
+        return "Not known yet: nothing is measured" if yet else "Not known: nothing was measured"
     few = max(1, len(rewards) // 5)
     first, last = fmean(rewards[:few]), fmean(rewards[-few:])
     return f"Not measured on held-out tasks: training reward went from {first:.3f} to {last:.3f}"

@@ -1,7 +1,10 @@
-"""Run folders as a run of an agent with tools leaves them, made by the same code that writes one."""
+"""Run folders as an agent's runs leave them, made by the code that writes those."""
 
+import base64
+import gzip
 import json
 import random
+import re
 from pathlib import Path
 
 from rlpipe.config.compose import load_experiment
@@ -68,9 +71,7 @@ def agent_run(
     return folder
 
 
-def evaluate(
-    folder: RunFolder, step: int, tasks: int, skill: float, chance: random.Random
-) -> None:
+def evaluate(folder: RunFolder, step: int, tasks: int, skill: float, chance: random.Random) -> None:
     made = []
     for n in range(tasks):
         t = trajectory(f"eval-{step}-{n}", 0, step, skill, chance, phase="eval", task=f"held/{n}")
@@ -97,8 +98,10 @@ def trajectory(
     """A rollout that tries its code once, then submits it; or one that the machinery lost."""
     lost = phase == "train" and chance.random() < 0.06
     passed = not lost and chance.random() < skill
-    stop = StopReason.SUBMITTED if passed else chance.choice(
-        (StopReason.SUBMITTED, StopReason.FINAL_ANSWER, StopReason.MAX_TOKENS)
+    stop = (
+        StopReason.SUBMITTED
+        if passed
+        else chance.choice((StopReason.SUBMITTED, StopReason.FINAL_ANSWER, StopReason.MAX_TOKENS))
     )
     failure = Failure(
         boundary="sandbox", type="SandboxGone", message="the sandbox died: out of memory"
@@ -126,7 +129,10 @@ def trajectory(
 
 
 def conversation(code: str, passed: bool) -> tuple[dict[str, object], ...]:
-    call = {"name": "execute_code", "arguments": json.dumps({"code": f"{code}\nprint(largest([3, 9, 4]))"})}
+    call = {
+        "name": "execute_code",
+        "arguments": json.dumps({"code": f"{code}\nprint(largest([3, 9, 4]))"}),
+    }
     submit = {"name": "submit_solution", "arguments": json.dumps({"code": code})}
     return (
         {"role": "system", "content": "Solve the task. Try your code before you submit it."},
@@ -150,7 +156,9 @@ def turns(chance: random.Random) -> tuple[Turn, ...]:
     first = tuple(range(len(VOCABULARY)))
     logprobs = tuple(-4 * chance.random() ** 6 for _ in first)
     usage = Usage(prompt_tokens=120, cached_tokens=64, completion_tokens=len(first))
-    one = Turn(message_index=2, prompt_ids=(0, 1), completion_ids=first, logprobs=logprobs, usage=usage)
+    one = Turn(
+        message_index=2, prompt_ids=(0, 1), completion_ids=first, logprobs=logprobs, usage=usage
+    )
     again = (0, 1, *first, 5)
     two = one.model_copy(update={"message_index": 4, "prompt_ids": again})
     return one, two
@@ -209,3 +217,68 @@ def add_tokenizer(folder: Path) -> None:
         "decoder": {"type": "ByteLevel"},
     }
     (place / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+HOSTILE = (
+    "<script>window.hacked = 1</script>",
+    "</script><script>window.hacked = 2</script>",
+    "<!--<script>",
+    "<img src=x onerror='window.hacked = 3'>",
+    "<svg onload=window.hacked=4>",
+    "javascript:window.hacked=5",
+    ']]>" onmouseover="window.hacked=6" \'',
+    "{{ 7 * 7 }} {% raw %}",
+    "\u202egnp.exe \u2066x\u2069 \u200b",
+    "nul \x00 bell \x07 escape \x1b[31m",
+    "\U000e0041 tag, \u2028 line",
+)
+EVIL = " ".join(HOSTILE)
+
+
+def hostile_run(path):
+    """Every text that a model, a tool, a task or a library may write is hostile."""
+    folder = create(path)
+    folder.note(name=EVIL, status="failed", error=EVIL, command=[EVIL], versions={EVIL: EVIL})
+    call = {"name": EVIL, "arguments": json.dumps({EVIL: f"{EVIL}\n", "code": EVIL})}
+    row = {
+        "rollout_id": EVIL,
+        "group_id": EVIL,
+        "task_id": EVIL,
+        "phase": EVIL,
+        "step": 1,
+        "messages": [
+            {"role": EVIL, "content": EVIL, "reasoning_content": EVIL},
+            {"role": "user", "content": f"```python\n{EVIL}\n```\n<answer>{EVIL}</answer>"},
+            {"role": "assistant", "content": "\\ud800"},
+            {"role": "assistant", "tool_calls": [{"id": "1", "function": call}]},
+            {"role": "assistant", "tool_calls": [{"id": "2", "function": {"arguments": EVIL}}]},
+            {"role": "tool", "tool_call_id": "1", "content": EVIL},
+        ],
+        "turns": [{"prompt_ids": [0], "completion_ids": [1], "logprobs": [-1.0]}],
+        "submission": EVIL,
+        "stop_reason": EVIL,
+        "outcome": EVIL,
+        "note": EVIL,
+        "reward": 0.5,
+        "reward_parts": {EVIL: 1.0},
+        "tests": [{"name": EVIL, "outcome": EVIL, "message": EVIL}],
+        "tool_calls": {EVIL: 1},
+    }
+    failure = {"boundary": EVIL, "type": EVIL, "message": EVIL, "traceback": EVIL}
+    lost = row | {"rollout_id": "lost", "failure": failure, "reward": None}
+    lines = [json.dumps(one).replace('"\\\\ud800"', '"\\ud800"') for one in (row, lost)]
+    (path / "trajectories").mkdir()
+    (path / "trajectories" / "step_1.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    (path / "failures.jsonl").write_text(json.dumps(failure) + "\n")
+    folder.add_metrics(1, {f"{EVIL}/x": 1.0, "costs/</script>": 2.0})
+    add_tokenizer(path)
+    tokenizer = path / "checkpoints" / "step_6" / "tokenizer.json"
+    spoken = {"added_tokens": [{"id": 1, "content": EVIL}], "model": {"vocab": {}}}
+    tokenizer.write_text(json.dumps(spoken))
+    return folder
+
+
+def blocks(path):
+    """The compressed blocks of a report, inflated, by name."""
+    found = re.findall(r'octet-stream" id="([\w-]+)">([^<]*)<', path.read_text())
+    return {name: json.loads(gzip.decompress(base64.b64decode(text))) for name, text in found}

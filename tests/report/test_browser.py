@@ -1,6 +1,5 @@
 """The pages in a real browser: what a person sees, and that nothing a model wrote comes alive."""
 
-import json
 import re
 import threading
 
@@ -27,7 +26,9 @@ def test_the_first_screen_answers_the_four_questions(browser, agent_report):
     assert tried.startswith("96 rollouts: ")
     assert re.match(r"Machinery: lost [1-9]\d* of 128 rollouts", failed)
     assert cost == "20 min 30 s, 2,048 tokens sampled"
-    top = "document.querySelector('[data-answer^=\"What did it cost\"]').getBoundingClientRect().top"
+    top = (
+        "document.querySelector('[data-answer^=\"What did it cost\"]').getBoundingClientRect().top"
+    )
     assert browser.ask(top) < 900
     assert "sandbox/SandboxGone" in browser.text("[data-answer^='What failed']")
     assert browser.until("document.querySelectorAll('[data-answer] canvas').length") == 1
@@ -82,7 +83,9 @@ def test_rewards_filter_and_order(browser, agent_report):
     assert set(browser.texts(".rollouts tbody td:nth-child(2)")) == {"0.667"}
     browser.click(".filters button", "Clear")
     browser.choose("failure", "sandbox/SandboxGone")
-    browser.until("document.querySelector('.rollouts tbody td:nth-child(2)').textContent === '–'")
+    browser.until(
+        "document.querySelector('.rollouts tbody td:nth-child(2)').textContent === '\u2013'"
+    )
     browser.click(".filters button", "Clear")
     browser.choose("order", "high")
     assert browser.texts(".rollouts tbody td:nth-child(2)")[0] == "1"
@@ -111,65 +114,6 @@ def test_every_part_fits_its_window(browser, agent_report, width, scheme):
     assert box["width"] > 300
 
 
-HOSTILE = (
-    "<script>window.hacked = 1</script>",
-    "</script><script>window.hacked = 2</script>",
-    "<!--<script>",
-    "<img src=x onerror='window.hacked = 3'>",
-    "<svg onload=window.hacked=4>",
-    "javascript:window.hacked=5",
-    "]]>\" onmouseover=\"window.hacked=6\" '",
-    "{{ 7 * 7 }} {% raw %}",
-    "\u202egnp.exe \u2066x\u2069 \u200b",
-    "nul \x00 bell \x07 escape \x1b[31m",
-    "\U000e0041 tag, \u2028 line",
-)
-EVIL = " ".join(HOSTILE)
-
-
-def hostile_run(path):
-    """Every text that a model, a tool, a task or a library may write is hostile."""
-    folder = made.create(path)
-    folder.note(name=EVIL, status="failed", error=EVIL, command=[EVIL], versions={EVIL: EVIL})
-    call = {"name": EVIL, "arguments": json.dumps({EVIL: f"{EVIL}\n", "code": EVIL})}
-    row = {
-        "rollout_id": EVIL,
-        "group_id": EVIL,
-        "task_id": EVIL,
-        "phase": EVIL,
-        "step": 1,
-        "messages": [
-            {"role": EVIL, "content": EVIL, "reasoning_content": EVIL},
-            {"role": "user", "content": f"```python\n{EVIL}\n```\n<answer>{EVIL}</answer>"},
-            {"role": "assistant", "content": "\\ud800"},
-            {"role": "assistant", "tool_calls": [{"id": "1", "function": call}]},
-            {"role": "assistant", "tool_calls": [{"id": "2", "function": {"arguments": EVIL}}]},
-            {"role": "tool", "tool_call_id": "1", "content": EVIL},
-        ],
-        "turns": [{"prompt_ids": [0], "completion_ids": [1], "logprobs": [-1.0]}],
-        "submission": EVIL,
-        "stop_reason": EVIL,
-        "outcome": EVIL,
-        "note": EVIL,
-        "reward": 0.5,
-        "reward_parts": {EVIL: 1.0},
-        "tests": [{"name": EVIL, "outcome": EVIL, "message": EVIL}],
-        "tool_calls": {EVIL: 1},
-    }
-    failure = {"boundary": EVIL, "type": EVIL, "message": EVIL, "traceback": EVIL}
-    lost = row | {"rollout_id": "lost", "failure": failure, "reward": None}
-    lines = [json.dumps(one).replace('"\\\\ud800"', '"\\ud800"') for one in (row, lost)]
-    (path / "trajectories").mkdir()
-    (path / "trajectories" / "step_1.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    (path / "failures.jsonl").write_text(json.dumps(failure) + "\n")
-    folder.add_metrics(1, {f"{EVIL}/x": 1.0, "costs/</script>": 2.0})
-    made.add_tokenizer(path)
-    tokenizer = path / "checkpoints" / "step_6" / "tokenizer.json"
-    spoken = {"added_tokens": [{"id": 1, "content": EVIL}], "model": {"vocab": {}}}
-    tokenizer.write_text(json.dumps(spoken))
-    return folder
-
-
 def inert(browser):
     assert browser.ask("window.hacked") is None
     assert browser.texts("img, svg, iframe, object, embed, link[rel=stylesheet]") == []
@@ -178,15 +122,15 @@ def inert(browser):
 
 
 def test_hostile_content_stays_text(browser, tmp_path):
-    folder = hostile_run(tmp_path / "run")
+    folder = made.hostile_run(tmp_path / "run")
     browser.open(Report(folder.path).write().as_uri())
     inert(browser)
-    assert HOSTILE[1] in browser.text("h1")
+    assert made.HOSTILE[1] in browser.text("h1")
     assert "U+202E" in browser.text("h1")
     browser.click(".more summary")
     browser.click(".rollouts tbody a")
     browser.until("document.querySelectorAll('.message').length === 7")
-    assert HOSTILE[3] in browser.text(".message .prose")
+    assert made.HOSTILE[3] in browser.text(".message .prose")
     shown = browser.text(".conversation")
     assert not set("\u202e\u2066\x00\x07\x1b\u2028\U000e0041") & set(shown)
     assert {"U+202E", "U+0000", "U+001B", "U+D800", "U+E0041"} <= set(
@@ -282,7 +226,7 @@ def test_a_run_that_goes_on_is_followed(browser, served):
     count = browser.text(".listing > p")
     browser.choose("phase", "train")
     made.evaluate(going, 4, 16, 0.5, made.random.Random(1))
-    browser.until(f"document.querySelector('.masthead p').textContent.includes('step 4 of')")
+    browser.until("document.querySelector('.masthead p').textContent.includes('step 4 of')")
     going.note(status="done", ended="2026-01-02T03:30:00+00:00")
     browser.until("document.querySelector('.masthead .chip').textContent === 'done'")
     assert browser.ask("page.list.rows.count") == int(count.split()[0]) + 16
@@ -298,8 +242,8 @@ def test_a_served_trajectory_is_read_from_the_run_folder(browser, served):
 
 
 def test_a_hostile_run_is_served_as_text(browser, tmp_path):
-    hostile_run(tmp_path / "outputs" / "a")
-    hostile_run(tmp_path / "outputs" / "b")
+    made.hostile_run(tmp_path / "outputs" / "a")
+    made.hostile_run(tmp_path / "outputs" / "b")
     server, address = open_server(tmp_path / "outputs", 0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

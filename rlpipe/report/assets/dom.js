@@ -32,8 +32,7 @@ const HIDDEN =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\udb40[\udc00-\udfff]/g;
 
 function visible(text) {
-  HIDDEN.lastIndex = 0;
-  if (!HIDDEN.test(text)) return document.createTextNode(text);
+  if (text.search(HIDDEN) < 0) return document.createTextNode(text);
   const fragment = document.createDocumentFragment();
   let from = 0;
   for (const match of text.matchAll(HIDDEN)) {
