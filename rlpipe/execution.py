@@ -125,6 +125,7 @@ class Execution:
             def done(trajectory: Trajectory) -> None:
                 self.folder.add_trajectory(file, trajectory)
                 advance(trajectory)
+                self.report.keep()
 
             return await self.collector.collect(
                 actor,

@@ -57,7 +57,6 @@ class Runs:
 def row(id: str, data: RunData, now: float) -> dict[str, Any]:
     """One run in the table."""
     facts, rates = data.manifest, summary.evaluations(data)
-    objective = data.spec.get("objective")
     return {
         "id": id,
         "name": facts.get("name") or data.folder.parent.name,
@@ -71,7 +70,6 @@ def row(id: str, data: RunData, now: float) -> dict[str, Any]:
         "before": rates[0] if len(rates) > 1 else None,
         "after": rates[-1] if rates else None,
         "reward": _last(data, "train/reward", "collect/reward", "val/reward"),
-        "objective": _last(data, objective) if isinstance(objective, str) else None,
         "failed": len(data.failures),
         "results": {name: _last(data, name) for name in RESULTS if data.series(name)},
         "curves": {name: data.series(name) for name in CURVES if data.series(name)},

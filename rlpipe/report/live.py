@@ -19,6 +19,9 @@ NAME = "report.html"
 EVERY = 30.0
 """Seconds between two reports that nothing in particular calls for."""
 
+SHARE = 0.02
+"""Of a run's time, at most, goes into such reports: those of a large run are further apart."""
+
 MOST = 24 << 20
 """Characters of trajectories in one file. A larger run leaves out the teacher's, then its oldest
 steps; `rlpipe view` shows all."""
@@ -51,17 +54,19 @@ class Report:
         self._chunks: list[Chunk] = []
         self._ids: set[int] = set()
         self._against: Path | None = run_before(folder)
-        self._written = time.monotonic()
+        self._due = time.monotonic() + EVERY
 
     def keep(self, *, now: bool = False) -> None:
         """Write the report if it is time, or `now`. What goes wrong is logged: a run goes on."""
-        if not now and time.monotonic() - self._written < EVERY:
+        began = time.monotonic()
+        if not now and began < self._due:
             return
         try:
             self.write()
         except Exception:
             log.exception("the report could not be written; the run goes on")
-        self._written = time.monotonic()
+        ended = time.monotonic()
+        self._due = ended + max(EVERY, (ended - began) / SHARE)
 
     def write(self) -> Path:
         """Write `report.html`, whole or not at all."""

@@ -6,6 +6,7 @@ name is refused: a web page elsewhere cannot read runs by having its name point 
 
 import argparse
 import gzip
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -170,6 +171,11 @@ class Server(ThreadingHTTPServer):
     def __init__(self, runs: Runs, port: int) -> None:
         super().__init__((ADDRESS, port), Handler)
         self.pages = Pages(runs)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Tell of a bug; a page that was closed while it was answered is none."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def open_server(path: Path, port: int | None = None) -> tuple[Server, str]:

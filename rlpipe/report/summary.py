@@ -176,7 +176,7 @@ def failed(data: RunData) -> dict[str, Any]:
     )
     model = f"{percent(len(wrong) / len(scored))} of answers did not pass" if scored else "no score"
     return {
-        "headline": f"Machinery: {machinery}. Model: {model}.",
+        "headline": f"Machinery: {machinery}. Model:\N{NO-BREAK SPACE}{model}.",
         "phase": phase,
         "total": total,
         "lost": gone,

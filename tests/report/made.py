@@ -270,7 +270,8 @@ def hostile_run(path):
     (path / "trajectories").mkdir()
     (path / "trajectories" / "step_1.jsonl").write_text("".join(f"{line}\n" for line in lines))
     (path / "failures.jsonl").write_text(json.dumps(failure) + "\n")
-    folder.add_metrics(1, {f"{EVIL}/x": 1.0, "costs/</script>": 2.0})
+    for step in (1, 2):
+        folder.add_metrics(step, {f"{EVIL}/x": 1.0, "costs/</script>": 2.0})
     add_tokenizer(path)
     tokenizer = path / "checkpoints" / "step_6" / "tokenizer.json"
     spoken = {"added_tokens": [{"id": 1, "content": EVIL}], "model": {"vocab": {}}}

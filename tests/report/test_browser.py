@@ -98,6 +98,22 @@ def test_an_address_leads_to_one_trajectory(browser, agent_report):
     browser.until("document.querySelector('.reader header h3').textContent === 'held/4'")
 
 
+def test_a_run_without_training_shows_figures_in_place_of_curves(browser, tmp_path):
+    folder = made.create(tmp_path / "run")
+    folder.note(mode="collect", status="done")
+    made_group = made.group("collect-0-0", 0, 6, 0.5, made.random.Random(2))
+    for trajectory in made_group.trajectories:
+        folder.add_trajectory("collect", trajectory.model_copy(update={"phase": "collect"}))
+    folder.add_metrics(0, {"collect/pass_rate": 0.5, "rollout/count": 6.0})
+    browser.open(Report(folder.path).write().as_uri())
+    assert browser.texts(".figures dt, .figures dd") == [
+        *("collect/pass_rate", "0.5", "rollout/count", "6"),
+    ]
+    assert "Nothing was trained" in browser.text(".headline")
+    assert browser.ask("document.querySelector('#sandboxes').hidden")
+    assert browser.texts("canvas") == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 768, 1280])
 def test_every_part_fits_its_window(browser, agent_report, width, scheme):

@@ -7,6 +7,7 @@ import html.parser
 import json
 import logging
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -168,14 +169,37 @@ def test_a_fault_in_the_report_is_logged_and_the_run_goes_on(tmp_path, monkeypat
 
 
 def test_a_report_is_not_written_all_the_time(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    written = []
+    report = Report(made.create(tmp_path / "run").path)
+
+    def write():
+        written.append(clock[0])
+        clock[0] += 4.0  # it takes that long
+
+    monkeypatch.setattr(report, "write", write)
+    for now in (100.0, 129.0, 130.5, 200.0, 300.0, 334.0, 335.0):
+        clock[0] = now
+        report.keep()
+    assert written == [130.5, 335.0]  # 4 seconds are 2 % of 200
+    report.keep(now=True)
+    assert written[2:] == [339.0]
+
+
+def test_a_report_is_whole_or_the_one_before(tmp_path, monkeypatch):
     folder = made.create(tmp_path / "run")
     report, written = Report(folder.path), folder.path / "report.html"
-    report.keep()
-    assert not written.exists()
-    monkeypatch.setattr(live, "EVERY", 0.0)
-    report.keep()
-    assert written.exists()
-    assert not (folder.path / "report.html.new").exists()
+    report.keep(now=True)
+    before = written.read_text()
+
+    def broken(*args, **options):
+        yield "<!doctype html>"
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(live, "render", broken)
+    report.keep(now=True)
+    assert written.read_text() == before
 
 
 def test_specs_differ_by_key_path():

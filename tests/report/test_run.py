@@ -60,7 +60,7 @@ def test_a_run_that_failed_says_why(tmp_path, monkeypatch):
         run(experiment, tmp_path / "run")
     status, headlines = shown(tmp_path / "run")
     assert status == "failed"
-    assert headlines[2] == "Machinery: lost 7 of 7 rollouts (100.0\\u00a0%). Model: no score."
+    assert headlines[2] == "Machinery: lost 7 of 7 rollouts (100.0\\u00a0%). Model:\\u00a0no score."
     assert "RunError: all 7 rollouts" in (tmp_path / "run" / "report.html").read_text()
 
 

@@ -2,7 +2,7 @@
 // The first screen: did it learn, what did it try, what failed and whose fault was it, what did it
 // cost.
 
-const PHASE_NAMES = { train: "training", collect: "collected", eval: "evaluation", sample: "pass@k samples", teacher: "teacher" };
+const PHASE_NAMES = { train: "training", collect: "collection", eval: "evaluation", sample: "pass@k samples", teacher: "teacher" };
 const ROLLOUT_COLORS = ["blue", "teal", "violet", "amber", "rose", "gray"];
 const TIME_COLORS = { sampling: "blue", tools: "teal", grading: "amber", training: "violet", other: "gray" };
 
@@ -38,7 +38,19 @@ function learnedBody(shown) {
   const charted = steps.length > 1 && lines.length
     ? lineChart("Pass rate by step", steps, lines, { range: [0, 1], format: (v) => percent(v, 0), height: 136, note: banded ? "band: 95 % interval" : "" })
     : null;
+  if (shown.run.mode !== "train") return verdicts(shown.answers.tried);
   return [charted, h("ul.facts", null, learnedFacts(shown).map((fact) => h("li", null, fact)))];
+}
+
+/** How the rollouts of a run without training were judged. */
+function verdicts(answer) {
+  const link = (result) => `#trajectories?phase=${answer.phase}&result=${result}`;
+  const parts = [
+    { name: RESULTS.passed, value: answer.passed, color: "teal", href: link("passed") },
+    { name: RESULTS.wrong, value: answer.scored - answer.passed, color: "rose", href: link("wrong") },
+    { name: "without a score", value: answer.rollouts - answer.scored, color: "gray", href: link("masked") },
+  ];
+  return answer.rollouts > 0 && [h("h3", null, "How rollouts were judged"), split(parts.filter((part) => part.value > 0), whole)];
 }
 
 function learnedFacts(shown) {
@@ -109,7 +121,7 @@ function failedBody(answer) {
 
 function costBody(answer) {
   const spent = answer.time.filter(([, seconds]) => seconds > 0);
-  const parts = answer.time.map(([name, value]) => ({
+  const parts = spent.map(([name, value]) => ({
     name: name === "other" ? "loading, warm-up, evaluation" : name, value, color: TIME_COLORS[name] }));
   const rows = answer.tokens.map((row) => [PHASE_NAMES[row.phase], row.rollouts, row.prompt, row.cached, row.completion]);
   const boxes = answer.sandboxes;

@@ -53,6 +53,9 @@ function lineChart(title, steps, lines, options = {}) {
   return chart(title, { series, bands, axes: axes(options.axis || format), ...ranges(options, lines) }, data, lines, options);
 }
 
+/** The steps from first to last; one step alone stands in the middle. */
+const roomy = (_, low, high) => (low === high ? [low - 0.5, high + 0.5] : [low, high]);
+
 function ranges(options, lines) {
   const all = lines.flatMap((line) => [line.values, line.low || [], line.high || []]).flat().filter((v) => v !== null);
   const fixed = options.range;
@@ -63,7 +66,7 @@ function ranges(options, lines) {
     const room = (high - start || Math.abs(high) || 1) * 0.06;
     return [start === 0 ? 0 : start - room, high + room];
   });
-  return { scales: { x: { time: false }, y: { range: all.length ? y : [0, 1] } } };
+  return { scales: { x: { time: false, range: roomy }, y: { range: all.length ? y : [0, 1] } } };
 }
 
 /** Amounts of each step on top of each other: `parts`: [{name, values, color}]. */

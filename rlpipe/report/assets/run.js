@@ -42,15 +42,15 @@ async function startRun() {
   const source = (page.source = $("data") ? heldByFile() : heldByServer());
   page.list = new TrajectoryList((n) => source.trajectory(page.list.rows, n), () => source.pieces(page.list.reader.shown));
   page.overview = h("section", { id: "overview" });
-  page.training = h("section", { id: "training" });
+  page.figures = h("section", { id: "figures" });
   page.sandboxes = h("section", { id: "sandboxes" });
   page.spec = h("section", { id: "spec" });
   page.masthead = h("header.masthead");
   const trajectories = h("section", { id: "trajectories" }, h("h2", null, "Trajectories"), page.list.element);
-  const links = ["Overview", "Training", "Sandboxes", "Trajectories", "Spec"];
+  const links = ["Overview", "Figures", "Sandboxes", "Trajectories", "Spec"];
   fill($("page"), page.masthead,
-    h("nav", { "aria-label": "Parts of the report" }, links.map((name) => h("a", { href: `#${name.toLowerCase()}` }, name))),
-    h("main", null, page.overview, page.training, page.sandboxes, trajectories, page.spec));
+    h("nav", { "aria-label": "Parts of the report" }, links.map((name) => h("a", { id: `to-${name.toLowerCase()}`, href: `#${name.toLowerCase()}` }, name))),
+    h("main", null, page.overview, page.figures, page.sandboxes, trajectories, page.spec));
   draw(await source.figures());
   window.addEventListener("hashchange", follow);
   window.addEventListener("filter", follow);
@@ -82,11 +82,15 @@ function draw(shown) {
   page.shown = shown;
   clear(page.masthead, masthead(shown));
   clear(page.overview, answerCards(shown));
-  const curves = trainingCharts(shown);
-  clear(page.training, h("h2", null, shown.run.mode === "train" ? "Training" : "Rollouts"),
-    curves.length ? h("div.charts", null, curves) : h("p.faint", null, "No step was recorded."), otherMetrics(shown));
-  const boxes = sandboxCharts(shown);
-  clear(page.sandboxes, h("h2", null, "Sandboxes"), boxes.length ? h("div.charts", null, boxes) : h("p.faint", null, "No sandbox figures were recorded."));
+  const steps = shown.metrics.steps.length;
+  const curves = steps > 1 ? trainingCharts(shown) : [];
+  clear(page.figures, h("h2", null, shown.run.mode === "train" ? "Training" : "Figures"),
+    steps === 0 && h("p.faint", null, "No step was recorded yet."),
+    steps === 1 ? figureTable(shown) : h("div.charts", null, curves), steps > 1 && otherMetrics(shown));
+  const boxes = steps > 1 ? sandboxCharts(shown) : [];
+  page.sandboxes.hidden = boxes.length === 0;
+  $("to-sandboxes").hidden = boxes.length === 0;
+  clear(page.sandboxes, h("h2", null, "Sandboxes"), h("div.charts", null, boxes));
   clear(page.spec, specPart(shown));
   if (page.list.rows) samples();
   sweepCharts();

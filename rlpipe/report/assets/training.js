@@ -11,7 +11,8 @@ function picked(shown, names) {
 }
 
 function trainingCharts(shown) {
-  const made = [rewardChart(shown), distributionChart(shown.rewards), groupsChart(shown), effortChart(shown), timeChart(shown)];
+  const reward = plain(shown, "Mean training reward", [["train/reward", "mean", "blue"]], { zero: false });
+  const made = [reward, distributionChart(shown.rewards), groupsChart(shown), effortChart(shown), timeChart(shown)];
   made.push(plain(shown, "Tokens sampled", [["tokens/completion", "sampled", "blue"]]));
   made.push(plain(shown, "Share of answers cut off", [["completions/clipped_ratio", "cut off", "amber"]], { range: [0, 1], format: (v) => percent(v, 0) }));
   made.push(plain(shown, "Rollouts lost by the machinery", [["rollout/infra_failure_rate", "lost", "rose"]], { range: [0, 1], format: (v) => percent(v, 0) }));
@@ -23,19 +24,18 @@ function trainingCharts(shown) {
   return made.filter(Boolean);
 }
 
+/** The metrics of a run that has one step alone, which no curve can be drawn of. */
+function figureTable(shown) {
+  const rows = Object.entries(shown.metrics.columns).filter(([, values]) => values[0] !== null && values[0] !== undefined);
+  const cells = rows.map(([name, [value]]) => h("div.figure", null, h("dt", null, name), h("dd.number", null, short(value))));
+  return h("dl.figures", null, cells);
+}
+
 /** A chart of metrics as they are; nothing where none of them was recorded. */
 function plain(shown, title, lines, options = {}) {
   const { steps, columns } = picked(shown, lines.map(([name]) => name));
   if (!steps.length) return null;
   return lineChart(title, steps, lines.map(([, name, tone], n) => ({ name, values: columns[n], color: tone })), options);
-}
-
-function rewardChart(shown) {
-  const { steps, columns: [mean, spread] } = picked(shown, ["train/reward", "train/reward_std"]);
-  if (!steps.length) return null;
-  const edge = (sign) => mean.map((value, n) => (value === null || spread[n] === null ? null : value + sign * spread[n]));
-  const line = { name: "mean reward", values: mean, color: "blue", low: edge(-1), high: edge(1) };
-  return lineChart("Training reward", steps, [line], { note: "band: one standard deviation", zero: false });
 }
 
 function distributionChart(rewards) {
@@ -105,7 +105,7 @@ function sandboxCharts(shown) {
   return each ? [...made, each] : made;
 }
 
-const DRAWN = /^(val\/pass|train\/(reward|reward_std|pass_rate|loss|entropy|grad_norm|kl)$|groups\/|rollout\/(turns|tool_calls|infra)|tokens\/completion|completions\/|time\/|cwsandbox\/|stop\/)/;
+const DRAWN = /^(val\/pass|train\/(reward|pass_rate|loss|entropy|grad_norm|kl)$|groups\/|rollout\/(turns|tool_calls|infra)|tokens\/completion|completions\/|time\/|cwsandbox\/|stop\/)/;
 
 /** A small chart for each metric that no other chart shows, made when the part is opened. */
 function otherMetrics(shown) {
