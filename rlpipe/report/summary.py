@@ -40,8 +40,13 @@ def percent(share: float) -> str:
 
 
 def main_phase(data: RunData) -> str:
+    return next(iter(phases(data)), "train")
+
+
+def phases(data: RunData) -> list[str]:
+    """What the run's rollouts are for; purposes of a plugin's own come last."""
     there = {item.phase for item in data.trajectories}
-    return next((phase for phase in PHASES if phase in there), "train")
+    return [phase for phase in PHASES if phase in there] + sorted(there.difference(PHASES))
 
 
 def evaluations(data: RunData) -> list[dict[str, float]]:
@@ -201,8 +206,7 @@ def failed(data: RunData) -> dict[str, Any]:
 def cost(data: RunData, now: float) -> dict[str, Any]:
     """Seconds by what they went into, tokens by phase, and money where the metrics know it."""
     wall = wall_seconds(data, now)
-    tokens = [_tokens(data, phase) for phase in PHASES]
-    tokens = [row for row in tokens if row["rollouts"]]
+    tokens = [_tokens(data, phase) for phase in phases(data)]
     sampled = sum(row["completion"] for row in tokens)
     money = _money(data)
     headline = f"{duration(wall)}, {sampled:,} tokens sampled"

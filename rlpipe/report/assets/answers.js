@@ -3,6 +3,7 @@
 // cost.
 
 const PHASE_NAMES = { train: "training", collect: "collection", eval: "evaluation", sample: "pass@k samples", teacher: "teacher" };
+const phaseName = (phase) => (Object.hasOwn(PHASE_NAMES, phase) ? PHASE_NAMES[phase] : phase);
 const ROLLOUT_COLORS = ["blue", "teal", "violet", "amber", "rose", "gray"];
 const TIME_COLORS = { sampling: "blue", tools: "teal", grading: "amber", training: "violet", other: "gray" };
 
@@ -115,7 +116,7 @@ function failedBody(answer) {
         : h("p.faint", null, `None of ${whole(answer.total)} rollouts.`),
       first && h("p.quote", null, first.message.slice(0, 240))),
     h("div", null,
-      h("h3", null, "The model's", h("span.faint", null, `scored, in ${PHASE_NAMES[answer.phase]}`)),
+      h("h3", null, "The model's", h("span.faint", null, `scored, in ${phaseName(answer.phase)}`)),
       own.length ? table(["outcome", "rollouts"], own, "compact") : h("p.faint", null, "None.")));
 }
 
@@ -123,7 +124,7 @@ function costBody(answer) {
   const spent = answer.time.filter(([, seconds]) => seconds > 0);
   const parts = spent.map(([name, value]) => ({
     name: name === "other" ? "loading, warm-up, evaluation" : name, value, color: TIME_COLORS[name] }));
-  const rows = answer.tokens.map((row) => [PHASE_NAMES[row.phase], row.rollouts, row.prompt, row.cached, row.completion]);
+  const rows = answer.tokens.map((row) => [phaseName(row.phase), row.rollouts, row.prompt, row.cached, row.completion]);
   const boxes = answer.sandboxes;
   return [
     h("h3", null, "Where the time went", h("span.faint", null, "wall clock")),

@@ -82,7 +82,7 @@ class TrajectoryList {
     };
     clear(this.filters,
       field("q", "Task or rollout", "search"),
-      choice("phase", "Any purpose", all(t.phase).map((phase) => [phase, PHASE_NAMES[phase] || phase])),
+      choice("phase", "Any purpose", all(t.phase).map((phase) => [phase, phaseName(phase)])),
       choice("step", "Any step", all(t.step).sort((a, b) => a - b).map((step) => [step, `step ${step}`])),
       choice("result", "Any result", Object.entries(RESULTS)),
       choice("stop", "Any stop reason", plain(t.stop)),
@@ -180,7 +180,7 @@ class TrajectoryList {
       h("td", null, h(`span.mark.mark-${result}`, { title: RESULTS[result] })),
       h("td.number", null, t.reward[n] === null ? "–" : short(t.reward[n])),
       h("td.task", null, link),
-      h("td", null, t.phase[n] === "train" ? `step ${t.step[n]}` : `${PHASE_NAMES[t.phase[n]] || t.phase[n]} ${t.step[n]}`),
+      h("td", null, t.phase[n] === "train" ? `step ${t.step[n]}` : `${phaseName(t.phase[n])} ${t.step[n]}`),
       h("td", null, words(t.stop[n])),
       h("td", null, t.failure[n] || words(t.outcome[n])),
       h("td.number", null, whole(t.tokens[n])),

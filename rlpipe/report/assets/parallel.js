@@ -37,7 +37,11 @@ function parallelChart(runs, columns, label) {
   return figure;
 }
 
-const text = (value) => (typeof value === "number" ? short(value) : value === null ? "–" : String(value));
+/** A setting as it was written; a result to four digits. */
+function text(value) {
+  if (value === null || value === undefined) return "–";
+  return typeof value === "number" && !Number.isInteger(value) ? String(Number(value.toPrecision(4))) : String(value);
+}
 
 /** Where each value stands between 0 and 1: by size where all are numbers, else one after another. */
 function scaleOf({ name, values }) {
@@ -50,7 +54,7 @@ function scaleOf({ name, values }) {
     const at = (value) => (value === null || value === undefined ? null : span ? (bent(value) - bent(low)) / span : 0.5);
     const few = [...new Set(there)];
     const ticks = few.length <= 6 ? few : [low, high];
-    return { name, at: values.map(at), ticks: ticks.map((value) => [at(value), short(value)]) };
+    return { name, at: values.map(at), ticks: ticks.map((value) => [at(value), text(value)]) };
   }
   const kinds = [...new Set(there.map(text))].sort();
   const at = (value) => (value === null || value === undefined ? null : kinds.length > 1 ? kinds.indexOf(text(value)) / (kinds.length - 1) : 0.5);

@@ -111,7 +111,7 @@ class Reader {
       h("div.reader-bar", null, step(-1, "Previous trajectory", "↑"), step(1, "Next trajectory", "↓"),
         h("button", { type: "button", "aria-label": "Close", click: () => this.leave() }, "Close")),
       h("h3", null, t.task[n]),
-      h("p.faint", null, [PHASE_NAMES[t.phase[n]] || t.phase[n], `step ${t.step[n]}`, t.rollout[n], plural(t.turns[n], "model call"), plural(t.calls[n], "tool call"), plural(t.tokens[n], "token"), duration(t.seconds[n])].join(" · ")),
+      h("p.faint", null, [phaseName(t.phase[n]), `step ${t.step[n]}`, t.rollout[n], plural(t.turns[n], "model call"), plural(t.calls[n], "tool call"), plural(t.tokens[n], "token"), duration(t.seconds[n])].join(" · ")),
       h("div.chips", null,
         chip(t.reward[n] === null ? "no reward" : `reward ${short(t.reward[n])}`, { passed: "good", wrong: "bad", masked: "warn" }[result]),
         chip(words(t.stop[n])), t.outcome[n] && chip(words(t.outcome[n])), t.failure[n] && chip(t.failure[n], "warn")),

@@ -58,6 +58,9 @@ async function startRun() {
   page.list.take(index);
   samples();
   follow();
+  // The part that the address names was not there yet when the browser looked for it.
+  const part = $(decodeHash()[0]);
+  if (part && part.parentElement.tagName === "MAIN" && part.id !== "trajectories") part.scrollIntoView();
   document.documentElement.dataset.ready = "yes";
   if (source.served) watch();
 }
