@@ -20,6 +20,7 @@ usage: rlpipe +recipe=NAME [group=choice ...] [section.key=value ...]
        rlpipe resume RUN [section.key=value ...] [force=true]
        rlpipe rescore RUN [reward=choice] [section.key=value ...] [--failed] [--replay]
        rlpipe verify [group=choice ...] [section.key=value ...]
+       rlpipe view RUN|FOLDER [--port N]
 
   rlpipe +recipe=quickstart                          run a recipe
   rlpipe +recipe=quickstart dry_run=true             check the spec, say what would run, and stop
@@ -31,6 +32,7 @@ usage: rlpipe +recipe=NAME [group=choice ...] [section.key=value ...]
   rlpipe resume RUN                                  go on with a run that stopped
   rlpipe rescore RUN reward=tests_fraction           judge a run's stored trajectories anew
   rlpipe verify dataset=mbpp reward=tests_pass       references and cheats through a reward
+  rlpipe view outputs                                the runs of a folder in a browser, or one run
 
 choices:
 """
@@ -128,12 +130,20 @@ def _sandboxes(args: list[str]) -> int:
     return 0
 
 
+def _view(args: list[str]) -> int:
+    from rlpipe.report.serve import main
+
+    main(args)
+    return 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "list": _list,
     "rescore": _rescore,
     "resume": _resume,
     "sandboxes": _sandboxes,
     "verify": _verify,
+    "view": _view,
 }
 """What is no run; each returns the exit status."""
 

@@ -20,6 +20,7 @@ from rlpipe.errors import ConfigError, Finding
 from rlpipe.evaluation import Evaluation, greedy_rate, mean_reward, pass_at
 from rlpipe.metrics import aside, summarise
 from rlpipe.policies.base import Actor
+from rlpipe.report.live import Report
 from rlpipe.sandboxes._ledger import NAME as LEDGER
 from rlpipe.sandboxes._ledger import Ledger
 from rlpipe.sandboxes._pool import SandboxPool
@@ -43,6 +44,7 @@ class Execution:
     splits: Splits
     collector: Collector
     trackings: Sequence[Tracking]
+    report: Report
     teacher: Actor | None = None
     """Open as long as the run, where its training asks for one."""
 
@@ -141,6 +143,7 @@ class Execution:
             def done(trajectory: Trajectory) -> None:
                 self.folder.add_trajectory(file, trajectory)
                 advance(trajectory)
+                self.report.keep()
 
             return await self.collector.collect(
                 actor,
@@ -203,6 +206,7 @@ class Execution:
         self.console.evaluation(evaluation)
         taught = settings.who == "teacher"
         self.log(step, evaluation.metrics() | aside(everyone, "val", teacher=taught))
+        self.report.keep(now=True)
         self._step_began = time.monotonic()
 
     def finish_step(self, step: int, figures: Mapping[str, float]) -> None:
@@ -214,10 +218,11 @@ class Execution:
             "time/training": seconds - self._rollout_seconds,
             "time/step": seconds,
         }
-        self._step_began, self._rollout_seconds = time.monotonic(), 0.0
         metrics |= self.collector.sandboxes.metrics() | dict(figures)
         self.log(step, metrics)
         self.console.step(step, self.experiment.train.steps, metrics)
+        self.report.keep()
+        self._step_began, self._rollout_seconds = time.monotonic(), 0.0
 
     def _figures(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         """The figures of a training step's rollouts, under the name of who made them."""
@@ -237,6 +242,7 @@ async def open_execution(
     experiment: Experiment,
     folder: RunFolder,
     console: Console,
+    report: Report,
     resume: Checkpoint | None = None,
 ) -> AsyncIterator[Execution]:
     """Load the tasks, open sandboxes and trackers; close them in reverse, whatever happens."""
@@ -268,7 +274,7 @@ async def open_execution(
         if experiment.mode == "train" and experiment.teacher and fit.needs_teacher(experiment):
             teacher = await stack.enter_async_context(experiment.teacher.open())
         execution = Execution(
-            experiment, folder, console, splits, collector, trackings, teacher, resume
+            experiment, folder, console, splits, collector, trackings, report, teacher, resume
         )
         yield execution
         execution.log(execution.latest_step, _total(pool))

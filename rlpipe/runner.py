@@ -23,6 +23,7 @@ from rlpipe.execution import Execution, open_execution
 from rlpipe.fit import acting, check
 from rlpipe.metrics import summarise
 from rlpipe.policies.base import Actor
+from rlpipe.report.live import Report
 from rlpipe.store import RedactingFormatter, RunFolder, read_metrics
 
 log = logging.getLogger(__name__)
@@ -38,9 +39,13 @@ class RunResult:
 
     evaluations: tuple[Evaluation, ...] = ()
 
+    def course(self, name: str) -> list[float]:
+        """The values of a metric, in the order of the steps that have one."""
+        return [figures[name] for _, figures in sorted(self.metrics.items()) if name in figures]
+
     def last(self, name: str) -> float | None:
         """The latest value of a metric, or None where it was never recorded."""
-        values = [figures[name] for _, figures in sorted(self.metrics.items()) if name in figures]
+        values = self.course(name)
         return values[-1] if values else None
 
 
@@ -101,26 +106,25 @@ def _carry_out(
     last: Checkpoint | None = None,
 ) -> RunResult:
     """Run from a checkpoint, or from the start, and write down how it ends."""
-    console = Console()
+    console, report = Console(), Report(folder.path)
     with _logged(folder.path / "rlpipe.log"):
         try:
             going_on = f", going on after step {last.step}" if last else ""
             console.say(f"{experiment.name}: {folder.path}{going_on}")
-            work = _run(experiment, folder, console, last)
+            report.keep(now=True)
+            work = _run(experiment, folder, console, report, last)
             evaluations = interrupts.run(work, partial(_give_up, folder))
         except BaseException as error:
             _note_end(folder, error)
             if experiment.mode == "train" and checkpoints.latest(folder.path):
                 console.say(f"to go on: rlpipe resume {folder.path}")
+            report.keep(now=True)
             raise
-    result = RunResult(folder.path, read_metrics(folder.path), evaluations)
-    folder.note(status="done", ended=_now(), error=None, result=_headline(result))
-    rates = [
-        figures["val/pass_rate"]
-        for _, figures in sorted(result.metrics.items())
-        if "val/pass_rate" in figures
-    ]
-    console.closing(result.folder, rates, _next_steps(experiment, result.folder, overrides))
+        result = RunResult(folder.path, read_metrics(folder.path), evaluations)
+        folder.note(status="done", ended=_now(), error=None, result=_headline(result))
+        report.keep(now=True)
+    steps = _next_steps(experiment, result.folder, overrides)
+    console.closing(result.folder, result.course("val/pass_rate"), steps)
     return result
 
 
@@ -159,9 +163,13 @@ def _logged(file: Path) -> Iterator[None]:
 
 
 async def _run(
-    experiment: Experiment, folder: RunFolder, console: Console, last: Checkpoint | None
+    experiment: Experiment,
+    folder: RunFolder,
+    console: Console,
+    report: Report,
+    last: Checkpoint | None,
 ) -> tuple[Evaluation, ...]:
-    async with open_execution(experiment, folder, console, last) as execution:
+    async with open_execution(experiment, folder, console, report, last) as execution:
         if experiment.mode == "train":
             summary = await experiment.backend.train(execution.job())
             newest = checkpoints.latest(folder.path)

@@ -8,6 +8,7 @@ trajectories/       step_N.jsonl, eval_N.jsonl, teacher.jsonl, collect.jsonl
 failures.jsonl      every attempt that the machinery failed
 scores/             NAME.jsonl: rewards that were taken again
 checkpoints/step_N/
+report.html         the run explained, in one file
 """
 
 import fcntl
@@ -323,6 +324,71 @@ def read_metrics(folder: Path) -> dict[int, dict[str, float]]:
             figures = {name: math.nan if v is None else v for name, v in row.items()}
             steps.setdefault(step, {}).update(figures)
     return steps
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a run noted about itself; nothing where it came to no first note."""
+    file = folder / "manifest.json"
+    try:
+        facts = json.loads(file.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def find_runs(root: Path, depth: int = 4) -> list[Path]:
+    """The run folders at or below a folder, at most `depth` levels down, sorted by path.
+
+    A sweep's job that was never started is one of them. Folders that may not be read are not.
+    """
+    if (root / "manifest.json").is_file():
+        return [root]
+    if depth == 0 or not root.is_dir() or not os.access(root, os.R_OK | os.X_OK):
+        return []
+    below = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
+    return [run for path in below for run in find_runs(path, depth - 1)]
+
+
+class RowTail:
+    """The rows of a file that grows: each reading goes on where the last one ended."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.broken = 0
+        """Lines that hold no row, such as one that a kill cut short and that was written on."""
+
+        self._end = 0
+
+    def read(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The rows that were added, each with the byte at which its line begins."""
+        if not self.file.exists():
+            return
+        with self.file.open("rb") as lines:
+            lines.seek(self._end)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return  # still being written
+                start, self._end = self._end, self._end + len(line)
+                row = _row(line)
+                if row is None:
+                    self.broken += 1
+                else:
+                    yield start, row
+
+
+def read_row(file: Path, start: int) -> dict[str, Any] | None:
+    """The row whose line begins at byte `start`; None where there is none."""
+    with file.open("rb") as lines:
+        lines.seek(start)
+        return _row(lines.readline())
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:

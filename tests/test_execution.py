@@ -13,6 +13,7 @@ from rlpipe.config.compose import load_experiment
 from rlpipe.console import Console
 from rlpipe.errors import ConfigError, RunError
 from rlpipe.execution import open_execution
+from rlpipe.report.live import Report
 from rlpipe.runner import run
 from rlpipe.store import RunFolder, read_metrics, read_trajectories
 from rlpipe.trackers.base import Tracker, Tracking
@@ -32,7 +33,7 @@ async def execution(tmp_path, request):
     extra = getattr(request, "param", ())
     experiment = load_experiment("quickstart", *SMALL, *extra)
     folder = RunFolder.create(experiment, tmp_path / "run")
-    async with open_execution(experiment, folder, Console()) as opened:
+    async with open_execution(experiment, folder, Console(), Report(folder.path)) as opened:
         yield opened
 
 
@@ -200,7 +201,7 @@ async def test_trackers_and_complaints_get_no_secret(tmp_path, monkeypatch, caps
         update={"tracker": {"remembers": tracker}}
     )
     folder = RunFolder.create(experiment, tmp_path / "run")
-    async with open_execution(experiment, folder, Console()):
+    async with open_execution(experiment, folder, Console(), Report(folder.path)):
         pass
     (config,) = tracker._told
     assert "hf-TEST-12345" not in str(config)
