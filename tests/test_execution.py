@@ -93,7 +93,7 @@ async def test_a_teacher_makes_a_steps_groups(tmp_path, capsys):
         *("train.groups_per_batch=5", "train.group_size=4"),
     )
     folder = RunFolder.create(experiment, tmp_path / "run")
-    async with open_execution(experiment, folder, Console()) as opened:
+    async with open_execution(experiment, folder, Console(), Report(folder.path)) as opened:
         groups = await opened.job().teach(opened.batch(3), 3)
         opened.finish_step(3, {"train/loss": 0.25})
     rewards = [reward for group in groups for reward in group.rewards]
