@@ -1,6 +1,7 @@
 """Containers: what the engine is told, the conformance suite in both ways, and their end."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -203,6 +204,77 @@ async def test_a_container_that_does_not_start(programs):
             await session.start(SPEC)
 
 
+TROUBLED = """
+case "$1 $2" in
+    "version "*) exit 0;;
+    "image inspect") echo '[{{"Config": {{}}}}]';;
+    "container inspect") echo true;;
+    "stats "*) echo {processes};;
+    "run "*) echo plain; exec /bin/cat >/dev/null;;
+    "exec "*) echo 'Error: database is locked' >&2; exit 125;;
+    "ps "*) exit 0;;
+esac
+"""
+
+
+async def test_an_engine_in_trouble_is_no_doing_of_a_program(programs):
+    programs("podman", TROUBLED.format(processes=3))
+    async with Docker(image="x", engine="podman").open() as session:
+        box = await session.start(SPEC)
+        for use in (box.exec("true"), box.run_python(""), box.read_file("x")):
+            with pytest.raises(SandboxUnavailable, match="database is locked") as caught:
+                await use
+            assert (caught.value.retryable, caught.value.sandbox_id) == (True, box.id)
+        assert (box.stats.exec_count, box.stats.exec_failures) == (2, 2)
+
+
+async def test_a_sandbox_that_programs_have_filled_is_their_doing(programs):
+    programs("podman", TROUBLED.format(processes=66))
+    async with Docker(image="x", engine="podman").open() as session:
+        box = await session.start(SPEC)
+        result = await box.exec("true")
+        assert (result.outcome, result.exit_code) == ("exited", 126)
+
+
+async def test_a_lack_on_this_machine_is_no_doing_of_a_program(programs, monkeypatch):
+    programs("podman", TROUBLED.format(processes=3))
+    async with Docker(image="x", engine="podman").open() as session:
+        box = await session.start(SPEC)
+
+        async def fail(*words, **options):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("asyncio.create_subprocess_exec", fail)
+            for use in (box.exec("true"), box.read_file("x"), box.write_file("x", "")):
+                with pytest.raises(SandboxUnavailable, match="Too many open files") as caught:
+                    await use
+                assert caught.value.retryable
+
+
+KEEPING = """
+case "$1 $2" in
+    "version "*) exit 0;;
+    "ps "*) echo 1;;
+    "container inspect") echo '[{{"Name": "/rlpipe-1", "State": {{"Status": "running"}},
+        "Config": {{"Labels": {{"rlpipe.begun": "0", "rlpipe.tags": "[\\"run:a\\"]"}}}}}}]';;
+    "rm "*) echo 'Error response from daemon: {answer}' >&2; exit 1;;
+esac
+"""
+
+
+async def test_a_container_that_stays_is_not_taken_for_removed(programs):
+    programs("docker", KEEPING.format(answer="device or resource busy"))
+    async with Docker(image="x").open() as session:
+        for act in (session.remove("rlpipe-1"), session.sweep(["run:a"])):
+            with pytest.raises(SandboxUnavailable, match="resource busy"):
+                await act
+    programs("docker", KEEPING.format(answer="No such container: rlpipe-1"))
+    async with Docker(image="x").open() as session:
+        assert await session.sweep(["run:a"]) == 1
+        assert await session.sweep(["run:b"]) == 0
+
+
 # With an engine.
 
 BOTH = pytest.mark.parametrize("main", [AGENT, WITHOUT_AGENT], ids=["agent", "plain"])
@@ -311,6 +383,17 @@ class TestContainers:
         )
         result = await box.run_python(code, timeout=20)
         assert 10 < int(result.stdout) <= 20
+
+    @BOTH
+    async def test_a_fork_bomb_ends_with_its_time(self, session, spec, main):
+        box = await start(session, replace(spec, pids=20), main)
+        bomb = (
+            "import os, time\nprint('begun', flush=True)\nwhile True:\n"
+            "    try: os.fork()\n    except OSError: time.sleep(0.01)"
+        )
+        result = await box.run_python(bomb, timeout=3)
+        assert (result.outcome, result.stdout[:6]) == ("timeout", "begun\n")
+        assert (await box.exec("echo alive")).stdout == "alive\n"
 
     async def test_there_is_no_network(self, box):
         code = (
