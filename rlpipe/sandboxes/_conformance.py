@@ -27,6 +27,8 @@ class SandboxConformance:
     """
 
     spec = SandboxSpec()
+    at_once = 100
+    """Sandboxes that one test has side by side."""
 
     async def test_a_command_is_a_list_of_words(self, sandbox: Sandbox) -> None:
         result = await sandbox.exec(["printf", "%s|", "a b", "$HOME", "*"])
@@ -221,6 +223,23 @@ class SandboxConformance:
         assert (first.stdout, second.stdout) == ("one\n", "two\n")
         many = await asyncio.gather(*(sandbox.run_python(f"print({i})") for i in range(30)))
         assert [result.stdout for result in many] == [f"{i}\n" for i in range(30)]
+
+    async def test_many_at_once(self, session: SandboxSession) -> None:
+        tagged = replace(self.spec, tags=("many",))
+        starts = asyncio.Semaphore(8)
+
+        async def start(number: int) -> Sandbox:
+            async with starts:
+                sandbox = await session.start(tagged)
+            await sandbox.write_file("number", str(number))
+            return sandbox
+
+        sandboxes = await asyncio.gather(*map(start, range(self.at_once)))
+        assert len(await session.list(tags=["many"], status="running")) == self.at_once
+        results = await asyncio.gather(*(sandbox.exec("cat number") for sandbox in sandboxes))
+        assert [result.stdout for result in results] == [str(n) for n in range(self.at_once)]
+        await asyncio.gather(*(sandbox.stop() for sandbox in sandboxes))
+        assert await session.list(tags=["many"], status="running") == []
 
     async def test_counters(self, session: SandboxSession) -> None:
         async with await session.start(self.spec) as sandbox:

@@ -147,15 +147,31 @@ async def test_there_are_no_privileges(box):
         assert not (await box.exec(command)).ok, command
 
 
+async def test_nothing_below_proc_sys_is_writable(box):
+    """Opened for writing and not only asked for: what is written there is the whole machine's."""
+    code = (
+        "import os\nfound = 0\n"
+        "for folder, _, names in os.walk('/proc/sys'):\n"
+        "    for name in names:\n"
+        "        found += 1\n"
+        "        try: os.open(f'{folder}/{name}', os.O_WRONLY); print(folder, name)\n"
+        "        except OSError: pass\n"
+        "print(found > 300)"
+    )
+    assert (await box.run_python(code)).stdout == "True\n"
+
+
 async def test_uncounted_memory_is_refused(box):
     code = (
         "import ctypes, os\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
         "print(libc.shmget(0, 4096, 0o1600), ctypes.get_errno())\n"
+        "print(libc.semget(0, 9, 0o1600), ctypes.get_errno())\n"
+        "print(libc.msgget(0, 0o1600), ctypes.get_errno())\n"
         "try: os.memfd_create('x')\n"
         "except OSError as error: print(error.errno)"
     )
-    assert (await box.run_python(code)).stdout == "-1 1\n1\n"
+    assert (await box.run_python(code)).stdout == "-1 1\n-1 1\n-1 1\n1\n"
 
 
 async def test_the_agent_cannot_be_killed_or_read(box):

@@ -320,6 +320,7 @@ def own_spec(request, spec):
 @pytest.mark.asyncio(loop_scope="class")
 class TestAgent(SandboxConformance):
     main = AGENT
+    at_once = 16  # each start is half a second of an engine's work
 
 
 class TestPlain(TestAgent):

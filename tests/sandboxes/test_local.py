@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import errno
 import os
 import shutil
 import socket
@@ -10,13 +11,21 @@ import tempfile
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import MethodType
 
 import pytest
 
-from rlpipe.errors import SandboxConfigError, SandboxFileError, SandboxGone, SandboxStartError
+from rlpipe.errors import (
+    SandboxConfigError,
+    SandboxFileError,
+    SandboxGone,
+    SandboxStartError,
+    SandboxUnavailable,
+)
 from rlpipe.sandboxes._agent import wire
 from rlpipe.sandboxes._bwrap import start_error
 from rlpipe.sandboxes._channel import Channel
+from rlpipe.sandboxes.base import Sandbox
 from rlpipe.sandboxes.local import Local
 from rlpipe.testing import SandboxConformance
 
@@ -49,6 +58,24 @@ class TestConfined(SandboxConformance):
     async def sandbox(self, session):
         async with await session.start(self.spec) as sandbox:
             yield sandbox
+
+
+class TestInherited(TestIsolated):
+    """Programs run as a provider runs them that has nothing but commands."""
+
+    at_once = 1
+
+    @pytest.fixture
+    async def sandbox(self, session):
+        async with await session.start(self.spec) as sandbox:
+            sandbox.run_python = MethodType(Sandbox.run_python, sandbox)
+            yield sandbox
+
+    async def test_a_program_of_several_megabytes_reads_its_input(self, sandbox):
+        code = f"text = '{'x' * 5_000_000}'\nprint(len(text), input(), sorted(globals()))"
+        result = await sandbox.run_python(code, stdin=b"line\n")
+        plain = await sandbox.run_python("text = 1\nprint(sorted(globals()))")
+        assert result.stdout == f"5000000 line {plain.stdout}"
 
 
 class TestOpen(SandboxConformance):
@@ -114,6 +141,15 @@ def test_a_kernel_without_landlock_is_named(monkeypatch):
     monkeypatch.setattr("rlpipe.sandboxes._agent.confine.available", lambda: False)
     (finding,) = Local(isolation="landlock").check()
     assert str(finding) == "isolation: this kernel has no Landlock; use 'bwrap'"
+
+
+def test_a_machine_without_a_filter_of_system_calls_is_named(monkeypatch):
+    monkeypatch.setattr("rlpipe.sandboxes._seccomp.build", lambda sockets=True: None)
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    (warning,) = Local().warnings()
+    assert "no system calls are denied on riscv64" in warning
+    (finding,) = Local(isolation="landlock").check()
+    assert str(finding) == "isolation: sockets cannot be denied on riscv64; use 'bwrap'"
 
 
 async def test_without_bubblewrap_one_sentence_says_what_to_install(monkeypatch):
@@ -226,6 +262,24 @@ async def test_a_sandbox_ends_with_its_lifetime():
         with pytest.raises(SandboxGone, match="lifetime"):
             await box.exec("sleep 1001")
         assert box.stats.exec_failures == 1
+
+
+@pytest.mark.parametrize("name", ["Feed", "Gather"])
+async def test_a_lack_on_this_machine_is_no_doing_of_a_program(monkeypatch, name):
+    def fail(*given):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with Local().open() as session:
+        box = await session.start(Local().spec())
+        monkeypatch.setattr(f"rlpipe.sandboxes._agent_sandbox.{name}", fail)
+        uses = {
+            "Feed": [lambda: box.exec("cat", stdin=b"x"), lambda: box.write_file("x", "")],
+            "Gather": [lambda: box.read_file("x")],
+        }[name]
+        for use in uses:
+            with pytest.raises(SandboxUnavailable, match="Too many open files") as caught:
+                await use()
+            assert (caught.value.retryable, caught.value.sandbox_id) == (True, box.id)
 
 
 async def test_a_cancelled_execution_is_killed():
@@ -380,6 +434,15 @@ class TestChannel:
             await asyncio.sleep(0)
         reply = await answer
         assert (reply.status, reply.output, reply.error) == (3, b"ab", b"cde")
+
+    async def test_patience_with_a_busy_processor_is_no_silence(self, ends, monkeypatch):
+        monkeypatch.setattr("rlpipe.sandboxes._channel.GRACE_SECONDS", 0.0)
+        channel, theirs, _ = ends
+        _, answer = channel.request(wire.EXEC, b"", seconds=1.0)
+        loop = asyncio.get_running_loop()
+        reply = wire.REPLY.pack(0, 0, 0, 0, 0, 2.0, 0, 0)
+        loop.call_later(2.0, theirs.send, reply)  # the agent may wait for five times as long
+        assert (await answer).seconds == 2.0
 
     async def test_silence(self, ends, monkeypatch):
         monkeypatch.setattr("rlpipe.sandboxes._channel.GRACE_SECONDS", 0.0)
