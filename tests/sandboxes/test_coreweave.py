@@ -1,7 +1,9 @@
 """CoreWeave: the conformance suite through the SDK and a stand-in service, and every failure."""
 
 import asyncio
+import os
 import signal
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,9 @@ from rlpipe.errors import (
 from rlpipe.policies.base import Actor
 from rlpipe.rewards.expected_output import ExpectedOutput
 from rlpipe.rollouts.agent import Agent
+from rlpipe.sandboxes._ledger import unsettled
 from rlpipe.sandboxes._pool import SandboxPool
+from rlpipe.sandboxes._sweep import sweep_killed
 from rlpipe.sandboxes.coreweave import CoreWeave
 from rlpipe.testing import SandboxConformance
 from rlpipe.tools.bash import Bash
@@ -550,3 +554,62 @@ async def test_sandboxes_of_another_run_are_swept_and_removed(service):
         assert await later.remove(kept.id)
         assert not await later.remove(kept.id)
         assert service.live == []
+
+
+KILLED_AT_RANDOM = """
+import asyncio, os, random, signal, sys, time
+from pathlib import Path
+from cwsandbox import Sandbox  # before the forks, each of which would take a second for it
+from rlpipe.sandboxes._coreweave.session import CoreWeaveSession
+from rlpipe.sandboxes._ledger import NAME, Ledger
+from rlpipe.sandboxes._pool import SandboxPool
+from rlpipe.sandboxes._tags import run_tag
+from rlpipe.sandboxes.coreweave import CoreWeave
+
+url, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+async def run(folder):
+    provider = CoreWeave(base_url=url, image="x", tags=(run_tag(folder.name),))
+    ledger = Ledger(folder / NAME, run=folder.name, provider="coreweave", tags=provider.tags)
+    async with provider.open() as session:
+        pool = SandboxPool(
+            session, provider.spec(), warm=1, max_live=3, max_starting=2, record=ledger.record
+        )
+        async with pool:
+            while True:
+                async with pool.claim() as box:
+                    await box.exec("true")
+
+points = random.Random(first)
+for number in range(first, first + count):
+    folder = Path(f"runs/{number}")
+    folder.mkdir(parents=True)
+    runner = os.fork()
+    if not runner:
+        try:
+            asyncio.run(run(folder))
+        finally:
+            os._exit(1)
+    time.sleep(points.uniform(0, 1))
+    os.kill(runner, signal.SIGKILL)
+    os.waitpid(runner, 0)
+"""
+
+
+async def test_nothing_is_left_unswept_of_a_runner_that_is_killed_at_any_of_50_points(
+    service, tmp_path
+):
+    swept = []
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    async with provider_of(service).open() as later:
+        for first in range(0, 50, 10):
+            words = [sys.executable, "-c", KILLED_AT_RANDOM, service.url, str(first), "10"]
+            runner = await asyncio.create_subprocess_exec(*words, cwd=tmp_path, env=environment)
+            assert await runner.wait() == 0
+            # What was asked for in the last moment may only now be there.
+            await asyncio.gather(*service._requests.values())
+            swept += await sweep_killed(tmp_path / "runs", "coreweave", later)
+            assert service.live == []
+    assert len(list((tmp_path / "runs").iterdir())) == 50
+    assert swept
+    assert list(unsettled(tmp_path / "runs")) == []
