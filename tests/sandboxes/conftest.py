@@ -22,6 +22,22 @@ FOLDERS = ("dev", "etc", "proc", "sys", "tmp", "usr/bin", "usr/lib", "work")
 LEFT_OUT = {"config", "dist-packages", "ensurepip", "idlelib", "lib2to3", "site-packages", "test"}
 
 
+@pytest.fixture
+def coreweave_key(monkeypatch):
+    monkeypatch.setenv("CWSANDBOX_API_KEY", "test-key")
+    monkeypatch.delenv("CWSANDBOX_BASE_URL", raising=False)
+    return "test-key"
+
+
+@pytest.fixture
+async def service(coreweave_key):
+    """A stand-in for CoreWeave's service."""
+    from tests.sandboxes.coreweave_server import StandIn  # needs the SDK
+
+    async with StandIn(coreweave_key) as service:
+        yield service
+
+
 @pytest.fixture(scope="session")
 def engine():
     """A container engine that runs on this machine: Docker or Podman."""
