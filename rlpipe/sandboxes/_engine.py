@@ -19,6 +19,9 @@ PROBE_SECONDS = 30.0
 CALL_SECONDS = 120.0
 PULL_SECONDS = 1800.0
 MISSING = ("no such image", "image not known", "no such object")
+BESIDE = ("Run 'docker", "See 'docker", "time=")
+"""Lines of a client that come after the reason: hints, and its own log."""
+
 GONE = ("no such container", "no container with", "no such object", "already in progress")
 TEMPORARY = ("timeout", "timed out", "temporarily", "connection", "too many", "unavailable", "eof")
 
@@ -45,7 +48,7 @@ class Answer:
 
 def complaint(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(("Run 'docker", "See 'docker"))]
+    lines = [line for line in lines if not line.startswith(BESIDE)] or lines
     return lines[-1].removeprefix("Error: ").removeprefix("docker: ") if lines else ""
 
 

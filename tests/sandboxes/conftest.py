@@ -18,7 +18,7 @@ PROGRAMS = (
     *("bash", "cat", "chmod", "env", "false", "grep", "head", "ln", "mkdir", "printf", "rm", "sh"),
     *("sha256sum", "sleep", "timeout", "touch", "tr", "true", "yes"),
 )
-FOLDERS = ("dev", "etc", "proc", "sys", "tmp", "usr/bin", "usr/lib", "work")
+FOLDERS = ("dev", "etc", "proc", "sys", "tmp", "work")
 LEFT_OUT = {"config", "dist-packages", "ensurepip", "idlelib", "lib2to3", "site-packages", "test"}
 
 
@@ -72,16 +72,22 @@ def _archive():
     native = [*programs, *map(str, (library / "lib-dynload").glob("*.so"))]
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", dereference=True) as archive:
-        for folder in FOLDERS:
+        files = sorted({_home(path) for path in [*programs, *_shared_libraries(native)]})
+        for folder in sorted({*FOLDERS, *_folders([*files, str(library)])}):
             archive.addfile(_entry(folder, tarfile.DIRTYPE))
         for name in ("bin", "lib", "lib64"):
             archive.addfile(_entry(name, tarfile.SYMTYPE, f"usr/{name}"))
-        for path in sorted({_home(path) for path in [*programs, *_shared_libraries(native)]}):
+        for path in files:
             archive.add(path)
         archive.add(library, filter=_needed)
         if _home(python) != "/usr/bin/python3":
             archive.addfile(_entry("usr/bin/python3", tarfile.SYMTYPE, _home(python)))
     return buffer.getvalue()
+
+
+def _folders(paths):
+    """Those above the paths; an engine may make the ones that it is not told of for root alone."""
+    return {str(above)[1:] for path in paths for above in Path(path).parents if str(above) != "/"}
 
 
 def _entry(name, kind, target=""):

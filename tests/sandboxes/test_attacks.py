@@ -198,6 +198,20 @@ async def test_a_fork_bomb_stops_and_the_next_call_works(box):
     assert len((await box.exec("echo /proc/[0-9]*")).stdout.split()) <= 4
 
 
+async def test_stopping_what_waits_to_run_programs_costs_nothing(box):
+    """Else each would leave a process and two descriptors behind, of which there are so many."""
+    stop = (
+        "import os, signal\n"
+        "for pid in os.listdir('/proc'):\n"
+        "    if pid.isdigit() and int(pid) not in (1, os.getpid()):\n"
+        "        os.kill(int(pid), signal.SIGSTOP)\n"
+        "print('done')"
+    )
+    for _ in range(SPEC.pids + 2):
+        assert (await box.run_python(stop)).stdout == "done\n"
+        await box.exec(["sleep", "0.01"])  # meanwhile another one is made ready
+
+
 async def test_a_full_process_table_is_a_result(box):
     fill = "import os, time\nwhile True:\n    if not os.fork(): time.sleep(1001)"
     assert "BlockingIOError" in (await box.run_python(fill)).stderr

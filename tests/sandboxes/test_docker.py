@@ -168,7 +168,8 @@ case "$1 $2" in
     "image inspect") {image};;
     "pull "*) echo 'Error: pull access denied for nosuch' >&2; exit 1;;
     "run "*) echo 'docker: Error: something
-second line, the reason' >&2; exit 125;;
+second line, the reason
+time="2026-01-01" level=error msg="error waiting for container: context canceled"' >&2; exit 125;;
 esac
 """
 
