@@ -147,8 +147,8 @@ class Sandbox(ABC):
     ) -> ExecResult:
         """Run a command to its end; a string is given to `bash -c`.
 
-        `timeout` is in seconds; a provider that shares its processors does not count the time
-        that a command waits for one.
+        `timeout` is in seconds. An agent of rlpipe's in the sandbox does not count the time that a
+        command waits for a busy processor, up to five times its limit; other providers do.
 
         Raises:
             SandboxError: the machinery failed; whether the command ran is unknown.
