@@ -1,8 +1,9 @@
 """Sandboxes on this machine: bubblewrap, an agent inside, and a Python that only has to fork.
 
 Not covered: a hole in the kernel, time and load as side channels, and kernel memory such as full
-socket buffers. Memory is summed over processes, so what forks share counts for each of them, and a
-new one of Python's with some megabytes. Code whose author is out to break a kernel belongs into a virtual machine.
+socket buffers. Memory is summed over processes: what forks share counts for each of them, which is
+some megabytes for one of Python's. Code whose author is out to break a kernel belongs into a
+virtual machine.
 """
 
 import os
