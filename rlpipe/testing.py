@@ -152,19 +152,13 @@ class FakeSandbox(Sandbox):
             raise SandboxGone("the sandbox is stopped", provider="fake", sandbox_id=self.id)
 
     async def _answer(self, call: Call) -> ExecResult:
-        self.stats.exec_count += 1
         self.calls.append(call)
-        try:
+
+        async def execution() -> ExecResult:
             await self._alive()
-            result = self._respond(call)
-        except SandboxError:
-            self.stats.exec_failures += 1
-            raise
-        if result.ok:
-            self.stats.exec_completed_ok += 1
-        else:
-            self.stats.exec_completed_nonzero += 1
-        return result
+            return self._respond(call)
+
+        return await self.stats.count(execution())
 
 
 class FakeSandboxSession(SandboxSession):

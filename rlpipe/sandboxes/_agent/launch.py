@@ -108,6 +108,8 @@ class Launcher:
     def prefork(self) -> None:
         """Fork the process that waits; without room for it there is none until the next launch."""
         self.wants_spare = False
+        if self.spare:  # one that was not ready yet, or that a program has stopped
+            return
         try:
             pipes = Pipes()
         except OSError:
