@@ -66,6 +66,7 @@ class TestInherited(TestIsolated):
     async def sandbox(self, session):
         async with await session.start(self.spec) as sandbox:
             sandbox.run_python = MethodType(Sandbox.run_python, sandbox)
+            sandbox.preload = MethodType(Sandbox.preload, sandbox)
             yield sandbox
 
     async def test_a_program_of_several_megabytes_reads_its_input(self, sandbox):
