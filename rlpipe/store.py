@@ -358,12 +358,25 @@ class RowTail:
         """Lines that hold no row, such as one that a kill cut short and that was written on."""
 
         self._end = 0
+        self._inode: int | None = None
+
+    @property
+    def replaced(self) -> bool:
+        """Whether what was read is no longer what the file holds: a run went back before it."""
+        if self._inode is None:
+            return False
+        try:
+            now = self.file.stat()
+        except FileNotFoundError:
+            return True
+        return now.st_ino != self._inode or now.st_size < self._end
 
     def read(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """The rows that were added, each with the byte at which its line begins."""
         if not self.file.exists():
             return
         with self.file.open("rb") as lines:
+            self._inode = os.fstat(lines.fileno()).st_ino
             lines.seek(self._end)
             for line in lines:
                 if not line.endswith(b"\n"):

@@ -6,9 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rlpipe.provenance import NOT_MEANING
 from rlpipe.report import summary
 from rlpipe.report.data import RunData
-from rlpipe.report.spec import ABSENT, NOT_MEANING, flatten, shown
+from rlpipe.report.spec import ABSENT, flatten, shown
 from rlpipe.store import find_runs
 
 MOST_RUNS = 500

@@ -58,6 +58,9 @@ class RunData:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._forget()
+
+    def _forget(self) -> None:
         self.manifest: dict[str, Any] = {}
         self.spec: dict[str, Any] = {}
         self.metrics: dict[int, dict[str, float]] = {}
@@ -68,6 +71,7 @@ class RunData:
         """Every failed attempt, whether or not another one followed."""
 
         self._tails: dict[Path, RowTail] = {}
+        self._spec_changed: int | None = None
 
     @property
     def broken(self) -> int:
@@ -84,7 +88,10 @@ class RunData:
         return f"{sum(stat.st_size for stat in stats):x}-{newest:x}-{len(stats)}"
 
     def refresh(self) -> list[tuple[Brief, Row]]:
-        """Read what was added; return the trajectories among it."""
+        """Read what was added; return the trajectories among it.
+
+        All of them are new again where a run was taken up and has gone back to a checkpoint.
+        """
         self.refresh_figures()
         added: list[tuple[Brief, Row]] = [
             (brief(file.stem, start, row), row)
@@ -96,10 +103,10 @@ class RunData:
 
     def refresh_figures(self) -> None:
         """Read what was added, trajectories left aside."""
+        if any(tail.replaced for tail in self._tails.values()):
+            self._forget()
         self.manifest = read_manifest(self.folder)
-        if not self.spec:
-            with suppress(RunError, yaml.YAMLError):
-                self.spec = read_spec(self.folder)
+        self._read_spec()
         for _, row in self._new(self.folder / "metrics.jsonl"):
             self._add_metrics(row)
         self.failures += [row for _, row in self._new(self.folder / "failures.jsonl")]
@@ -116,6 +123,15 @@ class RunData:
         """When the run last wrote something, in seconds since the epoch."""
         files = [self.folder / "manifest.json", *self._tails]
         return max((file.stat().st_mtime for file in files if file.exists()), default=None)
+
+    def _read_spec(self) -> None:
+        """Read the spec if it is another one than before, as it may be of a run taken up again."""
+        file = self.folder / "config.yaml"
+        changed = file.stat().st_mtime_ns if file.exists() else None
+        if changed != self._spec_changed:
+            self._spec_changed = changed
+            with suppress(RunError, yaml.YAMLError):
+                self.spec = read_spec(self.folder)
 
     def _new(self, file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         return self._tails.setdefault(file, RowTail(file)).read()

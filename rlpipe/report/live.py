@@ -84,6 +84,8 @@ class Report:
     def _take(self, added: list[tuple[Brief, Row]]) -> None:
         """Compress what was added, the trajectories of a file some at a time."""
         first, start = len(self._data.trajectories) - len(added), 0
+        if first == 0:
+            self._chunks.clear()  # nothing of before is left
         while start < len(added):
             end = _end_of_chunk([item for item, _ in added[start : start + CHUNK]])
             bodies = [body(row) for _, row in added[start : start + end]]

@@ -5,10 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlpipe.provenance import NOT_MEANING
 from rlpipe.store import find_runs, read_manifest
-
-NOT_MEANING = ("name", "dry_run", "output_root")
-"""Settings that do not change what a run does."""
 
 
 def flatten(tree: Any, path: str = "") -> dict[str, Any]:

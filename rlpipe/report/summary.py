@@ -223,13 +223,14 @@ def cost(data: RunData, now: float) -> dict[str, Any]:
 
 
 def wall_seconds(data: RunData, now: float) -> float:
-    """From the start to the end, or as far as the run has come."""
+    """From the first start to the end, or as far as the run has come; pauses are counted too."""
     began = _moment(data.manifest.get("started"))
-    ended = _moment(data.manifest.get("ended"))
     if began is None:
         return 0.0
-    if ended is None:
-        ended = now if data.manifest.get("status") == "running" else data.last_written()
+    if data.manifest.get("status") == "running":
+        ended: float | None = now  # one that was taken up has an end of before
+    else:
+        ended = _moment(data.manifest.get("ended")) or data.last_written()
     return max(0.0, (ended or began) - began)
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 def tokenizer_file(folder: Path, spec: dict[str, Any]) -> Path | None:
     """The tokenizer of a run: of its newest checkpoint, or of the folder that its model lies in."""
-    saved = folder.glob("checkpoints/*/tokenizer.json")
+    # One that is being written lies in a folder `step_N.part`.
+    saved = [f for f in folder.glob("checkpoints/*/tokenizer.json") if not f.parent.suffix]
     newest = max(saved, key=lambda file: file.stat().st_mtime, default=None)
     if newest is not None:
         return newest

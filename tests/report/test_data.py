@@ -4,10 +4,11 @@ import json
 
 import pytest
 
+from rlpipe import resuming
 from rlpipe.report.data import RunData, body, brief
 from rlpipe.report.figures import figures, index
 from rlpipe.report.live import Report
-from rlpipe.store import RowTail, find_runs, read_manifest, read_row
+from rlpipe.store import RowTail, RunFolder, find_runs, read_manifest, read_row, read_spec
 
 from . import made
 
@@ -148,3 +149,27 @@ def test_a_figure_that_is_not_finite_becomes_null(tmp_path):
         "steps": [1, 2],
         "columns": {"train/loss": [None, None], "train/reward": [0.5, 0.75]},
     }
+
+
+def test_a_run_that_was_taken_up_again_is_read_anew(tmp_path):
+    with made.agent_run(tmp_path / "run", steps=2, held_out=3, done=False) as folder:
+        path = folder.path
+    data, report = RunData(path), Report(path)
+    data.refresh()
+    report.write()
+    with RunFolder.reopen(path) as folder:
+        resuming.rewind(folder, 1)
+        spec = read_spec(path)
+        spec["train"]["steps"] = 99
+        folder.change_spec(spec, {"train.steps": "24 -> 99"})
+        added = data.refresh()
+        assert sorted(data.metrics) == [0, 1]
+        assert {item.file for item in data.trajectories} == {"eval_0", "step_1"}
+        assert len(added) == len(data.trajectories) == 3 + 16
+        assert data.spec["train"]["steps"] == 99
+        assert data.refresh() == []
+        made.evaluate(folder, 1, 3, 0.5, made.random.Random(1))
+        assert len(data.refresh()) == 3
+    index = made.blocks(report.write())["index"]
+    assert len(index["rollout"]) == 22
+    assert index == made.blocks(Report(path).write())["index"]

@@ -185,7 +185,7 @@ def test_tokens_are_told_by_purpose_and_money_where_it_is_known(data):
 
 def test_the_clock_of_a_run_that_goes_on_runs(data):
     began = 1767225600.0
-    data.manifest["status"] = "running"
+    data.manifest |= {"status": "running", "ended": "2025-12-31T23:00:00+00:00"}  # an earlier end
     assert summary.wall_seconds(data, began + 90) == pytest.approx(90)
     assert summary.duration(90) == "1 min 30 s"
     assert summary.duration(0.25) == "0.2 s"

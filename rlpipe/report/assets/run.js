@@ -112,7 +112,8 @@ function masthead(shown) {
     h("div.title", null, h("h1", null, run.name), chip(run.status, tone), page.source.served && run.status === "running" && h("span.live", null, "live")),
     h("p.faint", null, [run.id, ...when, far, quiet].filter(Boolean).join(" · ")),
     h("p.kinds", null, Object.entries(run.kinds).map(([part, kind]) => h("span", null, h("span.faint", null, `${part} `), kind))),
-    facts.error && h("p.notice", null, h("b", null, `${run.status}: `), facts.error),
+    facts.error && !["running", "done"].includes(run.status) && h("p.notice", null, h("b", null, `${run.status}: `), facts.error),
+    (facts.resumed || []).map((one) => h("p.notice.quiet", null, `Taken up again after step ${one.step}, on ${moment(one.time)}; it had been ${one.after}. Times count from the first start.`)),
     run.broken > 0 && h("p.notice", null, `${run.broken} lines of the run folder could not be read and are left out.`),
     !page.source.served && run.status === "running" && h("p.notice.quiet", null, `As of ${moment(shown.written)}. The run goes on; load this page again to see more, or follow it: rlpipe view ${run.folder}`),
   ];
