@@ -1,12 +1,11 @@
 """A language model's opinion, by a rubric."""
 
 import json
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
+from pydantic import Field, FiniteFloat, PrivateAttr, SerializeAsAny, model_validator
 
 from rlpipe.component import chosen
 from rlpipe.errors import Finding, GraderError, ProviderError
@@ -44,8 +43,8 @@ class Judge(Reward):
     shows: Literal["answer", "conversation"] = "answer"
     """What the judge sees of the trajectory: the last answer, or every turn and tool output."""
 
-    lowest: float = 0.0
-    highest: float = 1.0
+    lowest: FiniteFloat = 0.0
+    highest: FiniteFloat = 1.0
     pass_at: float = 0.5
     """Score from which the work counts as solved in pass rates."""
 
@@ -136,13 +135,9 @@ class Judge(Reward):
         if not isinstance(answer, dict) or set(answer) != {"reason", "score"}:
             raise ValueError("not an object of reason and score")
         value, reason = answer["score"], answer["reason"]
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError("the score is no number")
-        if not self.lowest <= value <= self.highest:
+        if not self.lowest <= value <= self.highest:  # NaN is not either
             raise ValueError(f"the score is not from {self.lowest:g} to {self.highest:g}")
         return float(value), str(reason)
 

@@ -190,6 +190,18 @@ async def test_the_agent_cannot_be_killed_or_read(box):
     assert (await box.run_python("print('alive')")).stdout == "alive\n"
 
 
+async def test_no_signal_of_a_programs_ends_the_agent(box):
+    attack = (
+        "import os\nfor number in range(1, 65):\n"
+        "    try: os.kill(1, number)\n    except OSError: pass"
+    )
+    await box.run_python(attack)
+    await box.exec(["python3", "-c", attack])
+    own = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    assert (await box.run_python(own)).stdout == "True\n"
+    assert (await box.exec(["python3", "-c", own])).stdout == "True\n"
+
+
 async def test_a_fork_bomb_stops_and_the_next_call_works(box):
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     result = await box.run_python(bomb, timeout=1)

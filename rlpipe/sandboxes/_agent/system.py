@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # like _socket: the public halves cost 20 ms
 import os
 import resource
 import sys
@@ -37,6 +38,8 @@ class Settings:
         """Give up what the agent was started with. Not the memory limit: that is its programs'."""
         if self.readable:
             from . import confine  # noqa: F401  # while the agent can still read its own folder
+        # Python handles it, and a signal that is handled reaches the first process of a namespace.
+        _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
         set_limit(resource.RLIMIT_FSIZE, self.disk)
         set_limit(resource.RLIMIT_NOFILE, OPEN_FILES)
         set_limit(resource.RLIMIT_CORE, 0)
