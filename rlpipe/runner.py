@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +16,7 @@ from pathlib import Path
 from rlpipe import interrupts, provenance
 from rlpipe.config.schema import Experiment
 from rlpipe.console import Console
-from rlpipe.errors import ConfigError, Finding
+from rlpipe.errors import ConfigError, Finding, LimitReached
 from rlpipe.evaluation import Evaluation
 from rlpipe.execution import Execution, open_execution
 from rlpipe.fit import acting, check
@@ -36,6 +36,8 @@ class RunResult:
     """Figures by step; step 0 is before training."""
 
     evaluations: tuple[Evaluation, ...] = ()
+    stopped: str | None = None
+    """The limit that ended it before its last step, in words."""
 
     def last(self, name: str) -> float | None:
         """The latest value of a metric, or None where it was never recorded."""
@@ -44,13 +46,17 @@ class RunResult:
 
 
 def run(
-    experiment: Experiment, folder: Path | None = None, overrides: Sequence[str] = ()
+    experiment: Experiment,
+    folder: Path | None = None,
+    overrides: Sequence[str] = (),
+    group: str | None = None,
 ) -> RunResult:
     """Run an experiment to its end and return what it came to.
 
     Args:
         folder: where to write; null makes a new folder under `experiment.output_root`.
         overrides: what the command line set, for the commands that are offered at the end.
+        group: the sweep that the run is a job of.
 
     Raises:
         ConfigError: the spec is wrong; nothing was started.
@@ -63,18 +69,19 @@ def run(
     if findings:
         raise ConfigError(findings)
     stored = RunFolder.create(experiment, folder)
-    stored.note(**provenance.facts(experiment), started=_now(), status="running")
+    stored.note(**provenance.facts(experiment), sweep=group, started=_now(), status="running")
     console = Console()
     with _logged(stored.path / "rlpipe.log"):
         try:
             console.say(f"{experiment.name}: {stored.path}")
-            work = _run(experiment, stored, console)
-            evaluations = interrupts.run(work, partial(_give_up, stored))
+            work = _run(experiment, stored, console, group)
+            evaluations, stopped = interrupts.run(work, partial(_give_up, stored))
         except BaseException as error:
             _note_end(stored, error)
             raise
-    result = RunResult(stored.path, read_metrics(stored.path), evaluations)
-    stored.note(status="done", ended=_now(), result=_headline(result))
+    result = RunResult(stored.path, read_metrics(stored.path), evaluations, stopped)
+    status = "stopped" if stopped else "done"
+    stored.note(status=status, stopped=stopped, ended=_now(), result=_headline(result))
     console.closing(result.folder, evaluations, _next_steps(experiment, result.folder, overrides))
     return result
 
@@ -114,19 +121,21 @@ def _logged(file: Path) -> Iterator[None]:
 
 
 async def _run(
-    experiment: Experiment, folder: RunFolder, console: Console
-) -> tuple[Evaluation, ...]:
-    async with open_execution(experiment, folder, console) as execution:
+    experiment: Experiment, folder: RunFolder, console: Console, group: str | None
+) -> tuple[tuple[Evaluation, ...], str | None]:
+    """The evaluations, and the limit that ended the run."""
+    async with open_execution(experiment, folder, console, group) as execution:
         if experiment.mode == "train":
-            summary = await experiment.backend.train(execution.job())
-            folder.note(steps=summary.steps, checkpoint=summary.checkpoint)
+            with suppress(LimitReached):
+                summary = await experiment.backend.train(execution.job())
+                folder.note(steps=summary.steps, checkpoint=summary.checkpoint)
         else:
             async with _actor(experiment) as actor:
                 if experiment.mode == "eval":
                     await execution.evaluate(actor, 0)
                 else:
                     await _collect(execution, actor)
-        return tuple(execution.evaluations)
+        return tuple(execution.evaluations), execution.stopped
 
 
 def _actor(experiment: Experiment) -> AbstractAsyncContextManager[Actor]:
@@ -149,6 +158,7 @@ async def _collect(execution: Execution, actor: Actor) -> None:
         file="collect",
         group_size=settings.group_size,
         each=settings.each,
+        limited=True,
     )
     if settings.each:
         execution.console.summary(groups)
@@ -165,8 +175,9 @@ def _next_steps(experiment: Experiment, folder: Path, overrides: Sequence[str]) 
         return steps
     again = _command(overrides, ("seed=",), f"seed={experiment.seed + 1}")
     steps.insert(0, f"{again}                    the same with other tasks and weights")
-    checkpoint = folder / "checkpoints" / f"step_{experiment.train.steps}"
-    if checkpoint.is_dir():
+    found = (folder / "checkpoints").glob("step_*")
+    checkpoint = max(found, key=lambda path: int(path.name[5:]), default=None)
+    if checkpoint is not None and checkpoint.is_dir():
         trained = ("mode=eval", "policy=trainable", f"policy.model={checkpoint}")
         steps.append(_command(overrides, ("mode=", "policy=", "policy."), *trained))
     return steps

@@ -242,16 +242,17 @@ class Steps(TrainerCallback):  # type: ignore[misc]
         step, train = state.global_step, self._job.train
         self._actor.version = step
         figures = _figures(logs) | self.more | {"train/skipped": float(self.idle)}
-        on_loop(self._loop, self._finish(step, figures))
-        if step == train.steps:
-            return  # evaluated and saved by whoever started the trainer
+        if on_loop(self._loop, self._finish(step, figures)):
+            control.should_training_stop = True
+        if step == train.steps or control.should_training_stop:
+            return  # whoever started the trainer saves that step
         if train.eval_every and step % train.eval_every == 0:
             on_loop(self._loop, self._job.evaluate(self._actor, step))
         if train.save_every and step % train.save_every == 0:
             self._save(step)
 
-    async def _finish(self, step: int, figures: Mapping[str, float]) -> None:
-        self._job.finish_step(step, figures)
+    async def _finish(self, step: int, figures: Mapping[str, float]) -> bool:
+        return self._job.finish_step(step, figures)
 
 
 _SHOWN = {

@@ -133,10 +133,12 @@ class Trl(Backend):
             model.float()  # updates are smaller than what two bytes can tell apart
         actor = self._actor(model, tokenizer, job.policy)
         await self._learn(job, model, tokenizer, actor)
-        await job.evaluate(actor, job.train.steps)
-        checkpoint = job.checkpoint(job.train.steps)
+        done = actor.version
+        if done == job.train.steps:  # else a limit ended it
+            await job.evaluate(actor, done)
+        checkpoint = job.checkpoint(done)
         await to_thread(_trl.save, model, tokenizer, checkpoint)
-        return TrainSummary(job.train.steps, checkpoint)
+        return TrainSummary(done, checkpoint)
 
     async def _learn(self, job: Job, model: Any, tokenizer: Any, actor: Actor) -> None:
         from rlpipe.backends import _trl, _trl_teacher

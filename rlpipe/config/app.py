@@ -130,7 +130,9 @@ def _job(cfg: DictConfig) -> float | None:
             return None
         from rlpipe.runner import run
 
-        result = run(experiment, Path(settings.runtime.output_dir), overrides)
+        swept = settings.mode == RunMode.MULTIRUN
+        group = Path(settings.sweep.dir).name if swept else None
+        result = run(experiment, Path(settings.runtime.output_dir), overrides, group)
     return result.last(experiment.objective)
 
 
@@ -150,6 +152,7 @@ def dry_run(experiment: Experiment) -> None:
     Raises:
         ConfigError: something is.
     """
+    from rlpipe.budget import lines
     from rlpipe.fit import check, check_online, plan
 
     findings = check(experiment)
@@ -159,5 +162,6 @@ def dry_run(experiment: Experiment) -> None:
         raise ConfigError(findings)
     chosen = ", ".join(f"{key}={part.kind}" for key, part in experiment.components().items())
     print(f"{experiment.name}: valid (mode={experiment.mode}; {chosen})")
-    for line in plan(experiment).lines():
+    planned = plan(experiment)
+    for line in (*planned.lines(), *lines(experiment, planned)):
         print(f"  {line}")
