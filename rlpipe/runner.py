@@ -22,7 +22,8 @@ from rlpipe.execution import Execution, open_execution
 from rlpipe.fit import acting, check
 from rlpipe.metrics import summarise
 from rlpipe.policies.base import Actor
-from rlpipe.store import RedactingFormatter, RunFolder, read_metrics
+from rlpipe.redaction import RedactingFormatter
+from rlpipe.store import RunFolder, read_metrics
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,8 @@ from rlpipe import interrupts
 from rlpipe.config.schema import Experiment
 from rlpipe.console import Console
 from rlpipe.errors import ConfigError, RunError
-from rlpipe.store import RunFolder, redact
+from rlpipe.redaction import redact
+from rlpipe.store import RunFolder
 from rlpipe.trackers.base import Ending, TrackedRun, Tracker, Tracking, excerpt, sample
 from rlpipe.types import TrajectoryGroup
 

@@ -57,7 +57,7 @@ class Judge(Reward):
     """Of the judge's answer."""
 
     _actor: Actor | None = PrivateAttr(None)
-    _on_turn: OnTurn = PrivateAttr(unheard)
+    _on_turn: OnTurn = PrivateAttr(default_factory=lambda: unheard)
 
     @model_validator(mode="after")
     def _range_is_one(self) -> Self:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import field_validator
 
 from rlpipe.errors import Finding
+from rlpipe.redaction import redact
 from rlpipe.trackers.base import COLUMNS, Ending, Row, TrackedRun, Tracker, Tracking
 
 KEY, OLD_KEY = "FORGE_API_KEY", "WANDB_API_KEY"
@@ -92,9 +93,9 @@ class Wandb(Tracker):
             resume="allow",
             project=self.project,
             entity=self.entity,
-            name=self.name or f"{run.name} {run.id}",
+            name=redact(self.name) or f"{run.name} {run.id}",
             group=run.group,
-            tags=self.tags,
+            tags=redact(self.tags),
             job_type=run.config.get("mode"),
             config=dict(run.config),
             dir=run.folder,

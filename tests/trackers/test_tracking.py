@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -190,3 +192,17 @@ def test_a_conversation_names_who_said_what_and_loses_its_middle():
     assert long.endswith("b")
     assert "characters left out" in long
     assert len(long) < 20_100
+
+
+def test_several_are_chosen_by_name_and_a_sweep_is_their_group(tmp_path):
+    pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
+    command = [sys.executable, "-m", "rlpipe", "-m", "+recipe=quickstart", *SMALL, "seed=1,2"]
+    command += ["tracker=[wandb,tensorboard]", "tracker.wandb.mode=off"]
+    command += [f"hydra.sweep.dir={tmp_path}/sweep_7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for job in ("0", "1"):
+        noted = manifest(tmp_path / "sweep_7" / job)
+        assert noted["sweep"] == "sweep_7"
+        assert list(noted["trackers"]) == ["tensorboard"]  # the other rests
+    assert "tracker wandb: off\n" in done.stdout
