@@ -181,11 +181,12 @@ def _without_effect(experiment: Experiment) -> Iterator[Finding]:
 def notes(experiment: Experiment) -> list[str]:
     """What is not wrong but worth a line. A recipe's warm-up may be turned off by its steps alone,
     as an ablation does, so what is left of it is no mistake."""
-    train = experiment.train
+    train, trackers = experiment.train, experiment.tracker.items()
+    said = [f"tracker {name}: {why}" for name, one in trackers if (why := one.resting())]
     if experiment.mode != "train" or getattr(train, "warmup_steps", True):
-        return []
+        return said
     idle = [f"train.{name}" for name in _changed(train) if name.startswith("warmup_")]
-    return [f"no effect with train.warmup_steps=0: {', '.join(idle)}"] if idle else []
+    return said + ([f"no effect with train.warmup_steps=0: {', '.join(idle)}"] if idle else [])
 
 
 def _changed(section: Section) -> list[str]:

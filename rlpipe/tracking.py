@@ -95,8 +95,7 @@ class Trackings:
             RunError: one cannot be opened.
         """
         for name, tracker in trackers.items():
-            if why := tracker.resting():
-                self._console.say(f"tracker {name}: {why}")
+            if tracker.resting():
                 continue
             line = _Line(name, tracker, run)
             try:
