@@ -60,7 +60,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def _complain(error: RlpipeError) -> None:
-    from rlpipe.store import redact
+    from rlpipe.redaction import redact
 
     for line in redact(str(error)).splitlines():
         print(f"rlpipe: {line}", file=sys.stderr)

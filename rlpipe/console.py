@@ -9,6 +9,7 @@ from typing import Any
 
 from rlpipe.evaluation import Evaluation
 from rlpipe.metrics import summarise
+from rlpipe.redaction import redact
 from rlpipe.rewards.base import NO_ANSWER
 from rlpipe.types import Task, Trajectory, TrajectoryGroup
 
@@ -24,9 +25,10 @@ class Console:
         self._rich = Rich(highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
-        """Print a line, and keep it in the run's log."""
+        """Print a line without the environment's secrets, and keep it in the run's log."""
+        text = str(redact(text))
         self._rich.print(text, markup=False)
-        log.info(text)
+        log.info("%s", text)
 
     @contextmanager
     def rollouts(self, label: str, total: int) -> Iterator[Callable[[Trajectory], None]]:

@@ -4,6 +4,7 @@
     ├── ConfigError                 the spec is wrong: the command line prints it, exit status 2
     │   └── UnknownComponent        no component of that kind is installed
     ├── RunError                    the run cannot go on: exit status 1
+    ├── LimitReached                the run has used up what its spec allows; no failure
     └── InfrastructureError         what the machinery did; never a score (retryable, retry_after)
         ├── ProviderError           a model service failed
         │   └── ContextOverflow     the conversation no longer fits the model; ends the rollout
@@ -78,6 +79,10 @@ class UnknownComponent(ConfigError):
 
 class RunError(RlpipeError):
     """The run cannot go on, and nobody's code is at fault."""
+
+
+class LimitReached(RlpipeError):
+    """The run has used up what its spec allows, before there was anything to keep. No failure."""
 
 
 class InfrastructureError(RlpipeError):

@@ -30,6 +30,9 @@ PACKAGES = (
     "tinker",
     "cwsandbox",
     "wandb",
+    "tensorboard",
+    "mlflow-skinny",
+    "trackio",
 )
 
 NOT_MEANING = {"name", "dry_run", "resume", "output_root"}

@@ -12,7 +12,8 @@ from typing import Any
 
 from rlpipe.config.schema import Experiment
 from rlpipe.errors import ConfigError, Finding, RunError
-from rlpipe.store import REDACTED, RunFolder, read_spec, redact
+from rlpipe.redaction import REDACTED, redact
+from rlpipe.store import RunFolder, read_spec
 
 HARMLESS = (
     *("dry_run", "resume", "output_root", "objective", "tracker*", "limits*"),

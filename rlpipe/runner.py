@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -17,14 +17,15 @@ from rlpipe import checkpoints, interrupts, provenance, resuming
 from rlpipe.checkpoints import Checkpoint
 from rlpipe.config.schema import Experiment
 from rlpipe.console import Console
-from rlpipe.errors import ConfigError, Finding, RunError
+from rlpipe.errors import ConfigError, Finding, LimitReached, RunError
 from rlpipe.evaluation import Evaluation
 from rlpipe.execution import Execution, open_execution
 from rlpipe.fit import acting, check
 from rlpipe.metrics import summarise
 from rlpipe.policies.base import Actor
+from rlpipe.redaction import RedactingFormatter
 from rlpipe.report.live import Report
-from rlpipe.store import RedactingFormatter, RunFolder, read_metrics
+from rlpipe.store import RunFolder, read_metrics
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ class RunResult:
     """Figures by step; step 0 is before training."""
 
     evaluations: tuple[Evaluation, ...] = ()
+    stopped: str | None = None
+    """The limit that ended it before its last step, in words."""
 
     def course(self, name: str) -> list[float]:
         """The values of a metric, in the order of the steps that have one."""
@@ -50,13 +53,17 @@ class RunResult:
 
 
 def run(
-    experiment: Experiment, folder: Path | None = None, overrides: Sequence[str] = ()
+    experiment: Experiment,
+    folder: Path | None = None,
+    overrides: Sequence[str] = (),
+    group: str | None = None,
 ) -> RunResult:
     """Run an experiment to its end and return what it came to.
 
     Args:
         folder: where to write; null makes a new folder under `experiment.output_root`.
         overrides: what the command line set, for the commands that are offered at the end.
+        group: the sweep that the run is a job of.
 
     Raises:
         ConfigError: the spec is wrong; nothing was started.
@@ -69,8 +76,9 @@ def run(
     if findings:
         raise ConfigError(findings)
     with RunFolder.create(experiment, folder) as stored:
-        stored.note(**provenance.facts(experiment), started=_now(), status="running")
-        return _carry_out(experiment, stored, overrides)
+        facts = provenance.facts(experiment)
+        stored.note(**facts, sweep=group, started=_now(), status="running")
+        return _carry_out(experiment, stored, overrides, group=group)
 
 
 def resume(run: Path, experiment: Experiment, *, force: bool = False) -> RunResult:
@@ -96,13 +104,16 @@ def resume(run: Path, experiment: Experiment, *, force: bool = False) -> RunResu
         again = {"time": _now(), "step": max(step, 0), "after": stored.manifest["status"]}
         earlier = stored.manifest.get("resumed", [])
         stored.note(**provenance.facts(experiment), status="running", resumed=[*earlier, again])
-        return _carry_out(experiment, stored, (), last)
+        group = stored.manifest.get("sweep")
+        return _carry_out(experiment, stored, group=group, last=last)
 
 
 def _carry_out(
     experiment: Experiment,
     folder: RunFolder,
-    overrides: Sequence[str],
+    overrides: Sequence[str] = (),
+    *,
+    group: str | None,
     last: Checkpoint | None = None,
 ) -> RunResult:
     """Run from a checkpoint, or from the start, and write down how it ends."""
@@ -112,16 +123,18 @@ def _carry_out(
             going_on = f", going on after step {last.step}" if last else ""
             console.say(f"{experiment.name}: {folder.path}{going_on}")
             report.keep(now=True)
-            work = _run(experiment, folder, console, report, last)
-            evaluations = interrupts.run(work, partial(_give_up, folder))
+            work = _run(experiment, folder, console, report, group, last)
+            evaluations, stopped = interrupts.run(work, partial(_give_up, folder))
         except BaseException as error:
             _note_end(folder, error)
             if experiment.mode == "train" and checkpoints.latest(folder.path):
                 console.say(f"to go on: rlpipe resume {folder.path}")
             report.keep(now=True)
             raise
-        result = RunResult(folder.path, read_metrics(folder.path), evaluations)
-        folder.note(status="done", ended=_now(), error=None, result=_headline(result))
+        result = RunResult(folder.path, read_metrics(folder.path), evaluations, stopped)
+        status = "stopped" if stopped else "done"
+        ended = {"ended": _now(), "error": None, "result": _headline(result)}
+        folder.note(status=status, stopped=stopped, **ended)
         report.keep(now=True)
     steps = _next_steps(experiment, result.folder, overrides)
     console.closing(result.folder, result.course("val/pass_rate"), steps)
@@ -167,20 +180,25 @@ async def _run(
     folder: RunFolder,
     console: Console,
     report: Report,
+    group: str | None,
     last: Checkpoint | None,
-) -> tuple[Evaluation, ...]:
-    async with open_execution(experiment, folder, console, report, last) as execution:
+) -> tuple[tuple[Evaluation, ...], str | None]:
+    """The evaluations, and the limit that ended the run."""
+    opened = open_execution(experiment, folder, console, report, group=group, resume=last)
+    async with opened as execution:
         if experiment.mode == "train":
-            summary = await experiment.backend.train(execution.job())
+            with suppress(LimitReached):
+                summary = await experiment.backend.train(execution.job())
+                folder.note(steps=summary.steps)
             newest = checkpoints.latest(folder.path)
-            folder.note(steps=summary.steps, checkpoint=newest and newest.folder)
+            folder.note(checkpoint=newest and newest.folder)
         else:
             async with _actor(experiment) as actor:
                 if experiment.mode == "eval":
                     await execution.evaluate(actor, 0)
                 else:
                     await _collect(execution, actor)
-        return tuple(execution.evaluations)
+        return tuple(execution.evaluations), execution.stopped
 
 
 def _actor(experiment: Experiment) -> AbstractAsyncContextManager[Actor]:
@@ -203,6 +221,7 @@ async def _collect(execution: Execution, actor: Actor) -> None:
         file="collect",
         group_size=settings.group_size,
         each=settings.each,
+        limited=True,
     )
     if settings.each:
         execution.console.summary(groups)
@@ -219,8 +238,9 @@ def _next_steps(experiment: Experiment, folder: Path, overrides: Sequence[str]) 
         return steps
     again = _command(overrides, ("seed=",), f"seed={experiment.seed + 1}")
     steps.insert(0, f"{again}                    the same with other tasks and weights")
-    checkpoint = folder / "checkpoints" / f"step_{experiment.train.steps}"
-    if checkpoint.is_dir():
+    found = (folder / "checkpoints").glob("step_*")
+    checkpoint = max(found, key=lambda path: int(path.name[5:]), default=None)
+    if checkpoint is not None and checkpoint.is_dir():
         trained = ("mode=eval", "policy=trainable", f"policy.model={checkpoint}")
         steps.append(_command(overrides, ("mode=", "policy=", "policy."), *trained))
     return steps

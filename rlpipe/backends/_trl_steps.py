@@ -87,15 +87,18 @@ class Steps(TrainerCallback):  # type: ignore[misc]
         step, train = state.global_step, self._job.train
         self._actor.version = step
         figures = _figures(logs) | self.more | {"train/skipped": float(self.idle)}
-        asyncio.run_coroutine_threadsafe(self._finish(step, figures), self._loop).result()
+        finishing = asyncio.run_coroutine_threadsafe(self._finish(step, figures), self._loop)
+        over_limit = finishing.result()
+        if over_limit:
+            control.should_training_stop = True
         last = step == train.steps
-        if last or (train.eval_every and step % train.eval_every == 0):
+        if last or (not over_limit and train.eval_every and step % train.eval_every == 0):
             self.wait(self._job.evaluate(self._actor, step))
-        if last or (train.save_every and step % train.save_every == 0):
+        if last or over_limit or (train.save_every and step % train.save_every == 0):
             self._save(step)
 
-    async def _finish(self, step: int, figures: Mapping[str, float]) -> None:
-        self._job.finish_step(step, figures)
+    async def _finish(self, step: int, figures: Mapping[str, float]) -> bool:
+        return self._job.finish_step(step, figures)
 
     def _save(self, step: int) -> None:
         with self._job.checkpoint(step) as folder:

@@ -49,8 +49,11 @@ class Job:
     evaluate: Callable[[Actor, int], Coroutine[Any, Any, None]]
     """Evaluate on held-out tasks after that many steps, and record it."""
 
-    finish_step: Callable[[int, Mapping[str, float]], None]
-    """Say that a step is done, with the trainer's own figures."""
+    finish_step: Callable[[int, Mapping[str, float]], bool]
+    """Say that a step is done, with the trainer's own figures; `tokens/trained` among them are
+    those that a service charges for training on. Where it returns true, a limit ends the run before
+    its last step: the backend keeps the weights in `checkpoint(step)`, and returns without another
+    evaluation."""
 
     checkpoint: Callable[[int], AbstractContextManager[Path]]
     """Yields the folder to fill with that step's checkpoint, which is there whole or not at all."""
@@ -166,7 +169,7 @@ class Backend(Component):
 
     @abstractmethod
     async def train(self, job: Job) -> TrainSummary:
-        """Train the policy to the end of `job.train.steps`.
+        """Train the policy to the end of `job.train.steps`, or until `job.finish_step` ends it.
 
         Raises:
             RunError: training cannot go on.

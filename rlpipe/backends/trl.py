@@ -134,7 +134,7 @@ class Trl(Backend):
         if not (job.resume and job.resume.step):
             await self._begin(job, model, tokenizer, actor)
         await self._learn(job, model, tokenizer, actor)
-        return TrainSummary(job.train.steps)
+        return TrainSummary(actor.version)
 
     def _load_to_train(self, job: Job) -> tuple[Any, Any]:
         from rlpipe.backends import _trl

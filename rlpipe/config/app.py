@@ -137,10 +137,12 @@ def _job(cfg: DictConfig) -> float | None:
         from rlpipe.runner import resume, run
 
         folder = Path(settings.runtime.output_dir)
+        swept = settings.mode == RunMode.MULTIRUN
+        group = Path(settings.sweep.dir).name if swept else None
         if experiment.resume == "auto" and _holds_run(folder):
             result = resume(folder, experiment)
         else:
-            result = run(experiment, folder, overrides)
+            result = run(experiment, folder, overrides, group)
     return result.last(experiment.objective)
 
 
@@ -160,6 +162,7 @@ def dry_run(experiment: Experiment) -> None:
     Raises:
         ConfigError: something is; asked `online`, a missing key too.
     """
+    from rlpipe.budget import lines
     from rlpipe.fit import check, check_online, plan
 
     findings = check(experiment)
@@ -172,7 +175,8 @@ def dry_run(experiment: Experiment) -> None:
         raise ConfigError([*wrong, *lacking])
     chosen = ", ".join(f"{key}={part.kind}" for key, part in experiment.components().items())
     print(f"{experiment.name}: valid (mode={experiment.mode}; {chosen})")
-    for line in plan(experiment).lines():
+    planned = plan(experiment)
+    for line in (*planned.lines(), *lines(experiment, planned)):
         print(f"  {line}")
     for found in lacking:
         print(f"  before it can run here: {found.problem} ({found.key})")

@@ -214,7 +214,8 @@ def _options(parents: Sequence[str], component: Mapping[str, Any] | None) -> set
         return set()
     for name in (part for part in rest if not part.isdigit()):
         fields = [model.model_fields[name] for model in models if name in model.model_fields]
-        models = [found for field in fields for found in _models(field.annotation)]
+        if fields:  # else it is a key of a mapping, whose values these models are of
+            models = [found for field in fields for found in _models(field.annotation)]
     return {name for model in models for name in model.model_fields}
 
 

@@ -11,6 +11,7 @@ from rlpipe.policies.base import Policy
 from rlpipe.rewards.base import Reward
 from rlpipe.rollouts.base import Rollout
 from rlpipe.sandboxes.base import SandboxProvider
+from rlpipe.spending import Limits, Price
 from rlpipe.tools.base import Tool
 from rlpipe.trackers.base import Tracker
 from rlpipe.train.base import Train
@@ -92,6 +93,10 @@ class Experiment(Section):
     train: Annotated[SerializeAsAny[Train], chosen("train")]
     backend: Annotated[SerializeAsAny[Backend], chosen("backends")]
     tracker: dict[str, Annotated[SerializeAsAny[Tracker], chosen("trackers")]] = Field({})
+    prices: dict[str, Price] = Field({})
+    """What a model's tokens cost, by the model's name, as teacher, judge or policy alike."""
+
+    limits: Limits = Limits()
     evaluate: Evaluate = Evaluate()
     collect: Collect = Collect()
     console: Shown = Shown()

@@ -9,7 +9,7 @@ from pydantic import Field, FiniteFloat, PrivateAttr, SerializeAsAny, model_vali
 
 from rlpipe.component import chosen
 from rlpipe.errors import Finding, GraderError, ProviderError
-from rlpipe.policies.base import Actor, Policy, Request, Sampling
+from rlpipe.policies.base import Actor, OnTurn, Policy, Request, Sampling, unheard
 from rlpipe.rewards.base import Reward
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.types import Message, Score, Task, Trajectory
@@ -56,6 +56,7 @@ class Judge(Reward):
     """Of the judge's answer."""
 
     _actor: Actor | None = PrivateAttr(None)
+    _on_turn: OnTurn = PrivateAttr(default_factory=lambda: unheard)
 
     @model_validator(mode="after")
     def _range_is_one(self) -> Self:
@@ -72,11 +73,14 @@ class Judge(Reward):
     def check_online(self) -> list[Finding]:
         return [found.under("policy") for found in self.policy.check_online()]
 
+    def asks(self) -> tuple[Policy, int]:
+        return self.policy, self.attempts * self.max_tokens
+
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Self]:
+    async def _open(self, on_turn: OnTurn) -> AsyncIterator[Self]:
         async with self.policy.open() as actor:
             opened = self.model_copy()
-            opened._actor = actor
+            opened._actor, opened._on_turn = actor, on_turn
             yield opened
 
     async def score(self, task: Task, trajectory: Trajectory, sandbox: Sandbox) -> Score:
@@ -105,10 +109,11 @@ class Judge(Reward):
         schema = _answer_schema()
         request = Request(task, messages, (), sampling, seed, json_schema=schema)
         try:
-            message, _ = await self._actor.act(request)
+            message, turn = await self._actor.act(request)
         except ProviderError as error:
             # Not worth another rollout: the client has tried for as long as it may.
             raise GraderError(f"the judge cannot be asked: {error}") from error
+        self._on_turn(self._actor.name, turn)
         return str(message.get("content") or "")
 
     def _messages(self, task: Task, trajectory: Trajectory) -> tuple[Message, ...]:
