@@ -78,10 +78,11 @@ class Console:
             shown = "no loss" if loss is None else f"loss {loss:.4f}"
             self.say(f"step {step}/{steps} | {shown} | training {seconds:.1f} s")
             return
-        reward = figures.get("train/reward")
+        who = "" if "train/reward" in figures else "teacher's "
+        reward = figures.get("train/reward", figures.get("teacher/reward"))
         parts = [
             f"step {step}/{steps}",
-            "no valid rollout" if reward is None else f"reward {reward:.3f}",
+            "no valid rollout" if reward is None else f"{who}reward {reward:.3f}",
             f"trainable groups {_count(figures, 'groups/trainable')}",
         ]
         failures = failure_counts(figures)

@@ -42,6 +42,9 @@ class Execution:
     splits: Splits
     collector: Collector
     trackings: Sequence[Tracking]
+    teacher: Actor | None = None
+    """Open as long as the run, where its training asks for one."""
+
     evaluations: list[Evaluation] = field(default_factory=list)
     latest_step: int = 0
     _groups: dict[int, list[TrajectoryGroup]] = field(default_factory=dict)
@@ -62,6 +65,7 @@ class Execution:
             folder=self.folder.path,
             batch=self.batch,
             collect=self.collect,
+            teach=self.teach,
             demonstrate=self.demonstrate,
             evaluate=self.evaluate,
             finish_step=self.finish_step,
@@ -84,12 +88,21 @@ class Execution:
     async def collect(
         self, actor: Actor, tasks: Sequence[Task], step: int
     ) -> list[TrajectoryGroup]:
-        """Roll out a training step's tasks."""
+        """Let the policy roll out a training step's tasks."""
+        return await self._step_groups(actor, tasks, step, phase="train")
+
+    async def teach(self, tasks: Sequence[Task], step: int) -> list[TrajectoryGroup]:
+        """Let the teacher roll out a training step's tasks."""
+        return await self._step_groups(self._teacher(), tasks, step, phase="teacher")
+
+    async def _step_groups(
+        self, actor: Actor, tasks: Sequence[Task], step: int, *, phase: str
+    ) -> list[TrajectoryGroup]:
         self._step_began = time.monotonic()
         groups = await self.roll_out(
             actor,
             tasks,
-            phase="train",
+            phase=phase,
             file=f"step_{step}",
             step=step,
             group_size=self.experiment.train.group_size,
@@ -137,25 +150,27 @@ class Execution:
 
     async def demonstrate(self) -> list[Trajectory]:
         """Let the teacher solve as many tasks as the training settings ask for."""
-        teacher, train = self.experiment.teacher, self.experiment.train
-        if teacher is None:
-            raise ConfigError([Finding("teacher", "needed for demonstrations, but none is chosen")])
+        train = self.experiment.train
         size = 1 if train.samples_policy else train.group_size
         tasks = [self._at(i, self.splits.train) for i in range(train.demonstrations // size)]
-        async with teacher.open() as actor:
-            groups = await self.roll_out(
-                actor,
-                tasks,
-                phase="teacher",
-                file="teacher",
-                group_size=size,
-                scored=train.judges_teacher,
-            )
+        groups = await self.roll_out(
+            self._teacher(),
+            tasks,
+            phase="teacher",
+            file="teacher",
+            group_size=size,
+            scored=train.judges_teacher,
+        )
         figures = summarise(groups, "teacher")
         own = {name: v for name, v in figures.items() if name.startswith("teacher/")}
         self.log(0, own | aside(groups, "teacher"))
         self._step_began = time.monotonic()
         return [trajectory for group in groups for trajectory in group.trajectories]
+
+    def _teacher(self) -> Actor:
+        if self.teacher is None:
+            raise ConfigError([Finding("teacher", "needed, but none is chosen")])
+        return self.teacher
 
     async def evaluate(self, actor: Actor, step: int) -> None:
         """Evaluate the held-out tasks and record the rates under `step`."""
@@ -185,7 +200,7 @@ class Execution:
     def finish_step(self, step: int, figures: Mapping[str, float]) -> None:
         """Record a training step: the rollouts' figures, the sandboxes' and the trainer's own."""
         seconds = time.monotonic() - self._step_began
-        metrics = summarise(groups) if (groups := self._groups.pop(step, [])) else {}
+        metrics = summarise(groups, self._whose()) if (groups := self._groups.pop(step, [])) else {}
         metrics |= {
             "time/rollouts": self._rollout_seconds,
             "time/training": seconds - self._rollout_seconds,
@@ -195,6 +210,10 @@ class Execution:
         metrics |= self.collector.sandboxes.metrics() | dict(figures)
         self.log(step, metrics)
         self.console.step(step, self.experiment.train.steps, metrics)
+
+    def _whose(self) -> str:
+        """Whose rollouts a training step's are."""
+        return "train" if self.experiment.train.samples_policy else "teacher"
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.latest_step = max(self.latest_step, step)
@@ -232,7 +251,10 @@ async def open_execution(
             experiment.seed,
             on_attempt=partial(_record_failure, folder),
         )
-        execution = Execution(experiment, folder, console, splits, collector, trackings)
+        teacher = None
+        if experiment.mode == "train" and experiment.teacher and fit.needs_teacher(experiment):
+            teacher = await stack.enter_async_context(experiment.teacher.open())
+        execution = Execution(experiment, folder, console, splits, collector, trackings, teacher)
         yield execution
         execution.log(execution.latest_step, _total(pool))
 

@@ -87,7 +87,7 @@ def _policy(experiment: Experiment) -> Iterator[Finding]:
         )
     elif uses_backend(experiment):
         yield from experiment.backend.check_fit(policy, train)
-    if experiment.mode == "train" and train.samples_policy and not experiment.rollout.temperature:
+    if experiment.mode == "train" and train.compares_groups and not experiment.rollout.temperature:
         yield Finding("rollout.temperature", "0 makes the rollouts of a group alike; take 1.0")
 
 
@@ -96,7 +96,11 @@ def _teacher(experiment: Experiment) -> Iterator[Finding]:
     if not needs_teacher(experiment):
         return
     if teacher is None:
-        why = "train.warmup_steps" if experiment.train.samples_policy else "train=sft"
+        why = (
+            "train.warmup_steps"
+            if experiment.train.samples_policy
+            else f"train={experiment.train.kind}"
+        )
         if experiment.mode != "train":
             section = "evaluate" if experiment.mode == "eval" else "collect"
             why = f"{section}.who=teacher"

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, pstdev
 
 from rlpipe.advantages import trainable, zero_variance
-from rlpipe.types import StopReason, Trajectory, TrajectoryGroup
+from rlpipe.types import StopReason, Trajectory, TrajectoryGroup, Usage
 
 CUT = (StopReason.MAX_TOKENS, StopReason.MAX_TRAJECTORY_TOKENS, StopReason.CONTEXT_OVERFLOW)
 
@@ -23,8 +23,6 @@ def summarise(groups: Sequence[TrajectoryGroup], prefix: str = "train") -> dict[
         "rollout/tool_calls": _mean(sum(t.tool_calls.values()) for t in scored),
         "tools/malformed": float(sum(t.malformed for t in everyone)),
         "completions/clipped_ratio": _share(t.stop_reason in CUT for t in scored),
-        "tokens/prompt": float(sum(t.usage.prompt_tokens for t in everyone)),
-        "tokens/completion": float(sum(t.usage.completion_tokens for t in everyone)),
         "groups/count": float(len(groups)),
         "groups/trainable": _share(trainable(group.rewards) for group in groups),
         "groups/zero_variance": _share(zero_variance(group.rewards) for group in groups),
@@ -33,14 +31,26 @@ def summarise(groups: Sequence[TrajectoryGroup], prefix: str = "train") -> dict[
         figures[f"{prefix}/reward"] = fmean(rewards)
         figures[f"{prefix}/reward_std"] = pstdev(rewards)
         figures[f"{prefix}/pass_rate"] = _share(t.score.passed for t in scored if t.score)
+    whose = "teacher/tokens" if prefix == "teacher" else "tokens"
+    figures |= _tokens(everyone, whose)
     return figures | _parts(scored, prefix) | _counts(everyone) | _seconds(everyone)
 
 
 def aside(groups: Sequence[TrajectoryGroup], prefix: str) -> dict[str, float]:
     """Failures by type and tokens of rollouts beside training, under names that no step has."""
-    figures = summarise(groups, prefix)
-    kept = ("failures/", "tokens/")
-    return {f"{prefix}/{name}": v for name, v in figures.items() if name.startswith(kept)}
+    everyone = [t for group in groups for t in group.trajectories]
+    kept = {name: v for name, v in _counts(everyone).items() if name.startswith("failures/")}
+    return {f"{prefix}/{name}": v for name, v in (kept | _tokens(everyone, "tokens")).items()}
+
+
+def _tokens(everyone: Sequence[Trajectory], prefix: str) -> dict[str, float]:
+    """Tokens that models were asked to read, had read before, and wrote."""
+    used = sum((t.usage for t in everyone), Usage())
+    return {
+        f"{prefix}/prompt": float(used.prompt_tokens),
+        f"{prefix}/cached": float(used.cached_tokens),
+        f"{prefix}/completion": float(used.completion_tokens),
+    }
 
 
 def _parts(scored: Sequence[Trajectory], prefix: str) -> dict[str, float]:

@@ -11,7 +11,7 @@ from pydantic import PrivateAttr
 from rlpipe import cli
 from rlpipe.config.compose import load_experiment
 from rlpipe.console import Console
-from rlpipe.errors import RunError
+from rlpipe.errors import ConfigError, RunError
 from rlpipe.execution import open_execution
 from rlpipe.runner import run
 from rlpipe.store import RunFolder, read_metrics, read_trajectories
@@ -82,6 +82,34 @@ async def test_an_evaluation_is_greedy_and_sampled(execution):
     assert "val/tokens/completion" in figures
     rows = list(read_trajectories(execution.folder.path / "trajectories/eval_7.jsonl"))
     assert len(rows) == 5 + 15
+
+
+async def test_a_teacher_makes_a_steps_groups(tmp_path, capsys):
+    experiment = load_experiment(
+        None,
+        *("train=teacher_grpo", "dataset=arithmetic", "reward=expected_output", "tools=[]"),
+        *("dataset.tasks=17", "dataset.held_out=5", "teacher=reference", "teacher.mistakes=0.5"),
+        *("train.groups_per_batch=5", "train.group_size=4"),
+    )
+    folder = RunFolder.create(experiment, tmp_path / "run")
+    async with open_execution(experiment, folder, Console()) as opened:
+        groups = await opened.job().teach(opened.batch(3), 3)
+        opened.finish_step(3, {"train/loss": 0.25})
+    rewards = [reward for group in groups for reward in group.rewards]
+    assert [group.task_id for group in groups] == [task.id for task in opened.batch(3)]
+    assert (len(rewards), set(rewards)) == (20, {0.0, 1.0})
+    figures = read_metrics(folder.path)[3]
+    assert figures["teacher/reward"] == sum(rewards) / 20
+    assert "train/reward" not in figures
+    rows = list(read_trajectories(folder.path / "trajectories/step_3.jsonl"))
+    assert {(row.phase, row.policy) for row in rows} == {("teacher", "reference")}
+    assert f"teacher's reward {sum(rewards) / 20:.3f}" in capsys.readouterr().out
+
+
+async def test_a_run_without_a_teacher_lends_none(execution):
+    execution.teacher = None
+    with pytest.raises(ConfigError, match="teacher: needed, but none is chosen"):
+        await execution.job().teach(execution.batch(1), 1)
 
 
 @pytest.mark.parametrize("execution", [("teacher.mistakes=1.0",)], indirect=True)

@@ -148,6 +148,14 @@ def test_fine_tuning_needs_a_teacher():
     ]
 
 
+def test_what_is_compared_within_its_group_must_not_be_greedy():
+    taught = ("train=teacher_grpo", "teacher=reference", "rollout.temperature=0")
+    found = {f.key: f.problem for f in check(load_experiment(None, *taught))}
+    assert "alike" in found["rollout.temperature"]
+    fine_tuned = ("train=sft", "teacher=reference", "rollout.temperature=0")
+    assert check(load_experiment(None, *fine_tuned)) == []
+
+
 def test_several_processes_are_refused_until_they_share_the_work(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "one process" in problems()["backend.kind"]

@@ -93,12 +93,20 @@ def test_rollouts_that_nobody_scored_are_no_failures():
 
 
 def test_rollouts_beside_training_keep_their_failures_and_tokens_under_names_of_their_own():
-    turn = Turn(usage=Usage(prompt_tokens=10, completion_tokens=5))
+    turn = Turn(usage=Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=5))
     assert aside([group("a", scored(1.0, turns=(turn,)), GONE)], "val") == {
         "val/failures/sandbox/SandboxGone": 1,
         "val/tokens/prompt": 10,
+        "val/tokens/cached": 4,
         "val/tokens/completion": 5,
     }
+
+
+def test_a_teachers_tokens_are_counted_apart_from_the_policys():
+    turn = Turn(usage=Usage(prompt_tokens=10, completion_tokens=5))
+    figures = summarise([group("a", scored(1.0, turns=(turn, turn)))], "teacher")
+    assert figures["teacher/tokens/completion"] == 10
+    assert not [name for name in figures if name.startswith("tokens/")]
 
 
 def test_seconds_are_summed():

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback  # noqa: TID253
 
-from rlpipe import chat
 from rlpipe.advantages import advantages, trainable
-from rlpipe.backends.base import Job, demonstrations
+from rlpipe.backends.base import Job, demonstrations, sampled_rows, supervised_rows
 from rlpipe.errors import RunError
 from rlpipe.policies.base import Actor
 from rlpipe.train.grpo import Grpo
 from rlpipe.train.sft import Sft
-from rlpipe.types import TokenRow, Trajectory, TrajectoryGroup, lay_out
+from rlpipe.types import TokenRow, Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:  # trl.py imports this module only while it trains
     from rlpipe.backends.trl import Trl
@@ -42,14 +41,14 @@ async def grpo(
         actor.version = step - 1
         chosen = dict.fromkeys(int(prompt) for prompt in prompts)
         tasks = [batches[step][position % train.groups_per_batch] for position in chosen]
-        groups = _on_loop(loop, job.collect(actor, tasks, step))
+        groups = on_loop(loop, job.collect(actor, tasks, step))
         steps.idle = not any(trainable(group.rewards) for group in groups)
         return _columns(groups, train, tokenizer)
 
     def advantage(completions: list[Any], advantage: list[float | None], **_: Any) -> list[Any]:
         return advantage
 
-    steps = _Steps(loop, job, actor, lambda step: save(model, tokenizer, job.checkpoint(step)))
+    steps = Steps(loop, job, actor, lambda step: save(model, tokenizer, job.checkpoint(step)))
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=advantage,
@@ -63,7 +62,7 @@ async def grpo(
     if train.beta:
         # TRL would load the reference anew by name, as it was before any warm-up.
         trainer.beta, trainer.ref_model = train.beta, _frozen_copy(trainer, model)
-    await asyncio.to_thread(_train, trainer)
+    await asyncio.to_thread(run_trainer, trainer)
 
 
 def _frozen_copy(trainer: Any, model: Any) -> Any:
@@ -88,7 +87,7 @@ async def sft(backend: "Trl", job: Job, model: Any, tokenizer: Any, actor: Actor
         schedule=backend.lr_scheduler,
     )
     loop = asyncio.get_running_loop()
-    steps = _Steps(loop, job, actor, lambda step: save(model, tokenizer, job.checkpoint(step)))
+    steps = Steps(loop, job, actor, lambda step: save(model, tokenizer, job.checkpoint(step)))
     await asyncio.to_thread(run_sft, model, tokenizer, data, args, (steps,))
 
 
@@ -107,19 +106,12 @@ def run_sft(
         train_dataset=Dataset.from_dict(columns),
         callbacks=list(callbacks),
     )
-    _train(trainer)
+    run_trainer(trainer)
 
 
 def rows(tokenizer: Any, trajectories: Sequence[Trajectory]) -> list[Row]:
-    """Supervised rows of all trajectories.
-
-    Raises:
-        RunError: the chat template cannot express them.
-    """
-    try:
-        return [row for t in trajectories for row in chat.supervised_rows(tokenizer, t)]
-    except ValueError as error:
-        raise RunError(f"the teacher's trajectories cannot be learned: {error}") from error
+    """Supervised rows of all trajectories."""
+    return [row for t in trajectories for row in supervised_rows(tokenizer, t)]
 
 
 def with_lora(model: Any, rank: int, alpha: int) -> Any:
@@ -152,7 +144,7 @@ def sft_args(
 
     micro = min(backend.micro_batch_size or batch_size, batch_size)
     return SFTConfig(
-        **_shared_args(backend, job),
+        **shared_args(backend, job),
         max_steps=steps,
         per_device_train_batch_size=micro,
         gradient_accumulation_steps=max(1, batch_size // micro),
@@ -168,7 +160,7 @@ def _grpo_args(backend: "Trl", job: Job, train: Grpo) -> Any:
 
     micro = backend.micro_batch_size or train.rollouts_per_step
     return GRPOConfig(
-        **_shared_args(backend, job),
+        **shared_args(backend, job),
         max_steps=train.steps,
         per_device_train_batch_size=micro,
         gradient_accumulation_steps=train.rollouts_per_step // micro,
@@ -185,7 +177,7 @@ def _grpo_args(backend: "Trl", job: Job, train: Grpo) -> Any:
     )
 
 
-def _shared_args(backend: "Trl", job: Job) -> dict[str, Any]:
+def shared_args(backend: "Trl", job: Job) -> dict[str, Any]:
     import torch
 
     gpu = torch.cuda.is_available()
@@ -207,13 +199,13 @@ def _shared_args(backend: "Trl", job: Job) -> dict[str, Any]:
     }
 
 
-def _train(trainer: Any) -> None:
+def run_trainer(trainer: Any) -> None:
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     trainer.train()
 
 
-class _Steps(TrainerCallback):  # type: ignore[misc]
+class Steps(TrainerCallback):  # type: ignore[misc]
     """Tells the run of every step; evaluates and saves when it is time."""
 
     def __init__(
@@ -230,6 +222,9 @@ class _Steps(TrainerCallback):  # type: ignore[misc]
         self.idle = False
         """Whether no group of this step can teach anything."""
 
+        self.more: dict[str, float] = {}
+        """Figures of this step that the trainer does not log."""
+
     def on_pre_optimizer_step(
         self, args: Any, state: Any, control: Any, *, model: Any, **_: Any
     ) -> None:
@@ -245,12 +240,12 @@ class _Steps(TrainerCallback):  # type: ignore[misc]
             return  # the summary of the whole training
         step, train = state.global_step, self._job.train
         self._actor.version = step
-        figures = _figures(logs) | {"train/skipped": float(self.idle)}
-        _on_loop(self._loop, self._finish(step, figures))
+        figures = _figures(logs) | self.more | {"train/skipped": float(self.idle)}
+        on_loop(self._loop, self._finish(step, figures))
         if step == train.steps:
             return  # evaluated and saved by whoever started the trainer
         if train.eval_every and step % train.eval_every == 0:
-            _on_loop(self._loop, self._job.evaluate(self._actor, step))
+            on_loop(self._loop, self._job.evaluate(self._actor, step))
         if train.save_every and step % train.save_every == 0:
             self._save(step)
 
@@ -272,7 +267,7 @@ def _figures(logs: Mapping[str, Any]) -> dict[str, float]:
     return {ours: float(logs[theirs]) for theirs, ours in _SHOWN.items() if theirs in logs}
 
 
-def _on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -> Result:
+def on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -> Result:
     """Wait, in the trainer's thread, for work on the run's event loop."""
     return asyncio.run_coroutine_threadsafe(work, loop).result()
 
@@ -298,13 +293,7 @@ def _columns(
 
 
 def _row(trajectory: Trajectory, end: int) -> TokenRow:
-    try:
-        laid = lay_out(trajectory.turns) if trajectory.turns else []
-    except ValueError as error:
-        raise RunError(
-            f"{trajectory.rollout_id}: GRPO needs the log-probabilities of what the policy said "
-            f"({error}); to learn from another model's rollouts, take train=sft (distillation)"
-        ) from error
+    laid = sampled_rows(trajectory)
     if len(laid) > 1:
         raise RunError(
             f"{trajectory.rollout_id}: history was rewritten between turns, and TRL takes one row"

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from rlpipe import chat
+from rlpipe.advantages import Scaling, advantages, trainable
 from rlpipe.component import Component
 from rlpipe.errors import Finding, RunError
 from rlpipe.policies.base import Actor, Policy
 from rlpipe.train.base import Train
-from rlpipe.types import Task, Trajectory, TrajectoryGroup
+from rlpipe.types import Task, TokenRow, Trajectory, TrajectoryGroup, lay_out
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ class Job:
 
     collect: Callable[[Actor, Sequence[Task], int], Coroutine[Any, Any, list[TrajectoryGroup]]]
     """Roll out a step's tasks, `train.group_size` times each, score them and record them."""
+
+    teach: Callable[[Sequence[Task], int], Coroutine[Any, Any, list[TrajectoryGroup]]]
+    """The same by the teacher; only where `train` learns from its groups. Their turns have neither
+    token ids nor log-probabilities: see `lessons` and `supervised_rows`."""
 
     demonstrate: Callable[[], Coroutine[Any, Any, list[Trajectory]]]
     """The teacher's trajectories; only where `train` asks for a teacher."""
@@ -64,6 +70,50 @@ async def demonstrations(job: Job, keep: Literal["passed", "all"]) -> list[Traje
     if not chosen:
         raise RunError(f"none of the teacher's {len(shown)} trajectories passed")
     return chosen
+
+
+def lessons(groups: Sequence[TrajectoryGroup], scale: Scaling) -> list[tuple[Trajectory, float]]:
+    """What there is to learn from a step's groups: each valid trajectory, and its advantage.
+
+    Groups without a gradient are left out; `groups/trainable` and `groups/zero_variance` count
+    them.
+    """
+    scaled = advantages([group.rewards for group in groups], scale)
+    return [
+        (trajectory, value)
+        for group, values in zip(groups, scaled, strict=True)
+        if trainable(group.rewards)
+        for trajectory, value in zip(group.trajectories, values, strict=True)
+        if value is not None
+    ]
+
+
+def supervised_rows(tokenizer: Any, trajectory: Trajectory) -> list[tuple[list[int], list[int]]]:
+    """`(input_ids, labels)` of a teacher's trajectory in the policy's own tokens and template.
+
+    Raises:
+        RunError: the chat template cannot express it.
+    """
+    try:
+        return chat.supervised_rows(tokenizer, trajectory)
+    except ValueError as error:
+        raise RunError(f"the teacher's trajectories cannot be learned: {error}") from error
+
+
+def sampled_rows(trajectory: Trajectory) -> list[TokenRow]:
+    """The rows of a trajectory that the policy itself sampled; none where it never came to a turn.
+
+    Raises:
+        RunError: the log-probabilities are not there, so that it cannot be the policy's own.
+    """
+    try:
+        return lay_out(trajectory.turns)
+    except ValueError as error:
+        raise RunError(
+            f"{trajectory.rollout_id}: GRPO needs the log-probabilities of what the policy said "
+            f"({error}); another model's rollouts are learned by train=sft (those that passed) or "
+            "train=teacher_grpo (each weighed against its group)"
+        ) from error
 
 
 @dataclass(frozen=True)

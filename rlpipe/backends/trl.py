@@ -20,6 +20,7 @@ from rlpipe.policies.base import Actor, Policy
 from rlpipe.train.base import Train
 from rlpipe.train.grpo import Grpo
 from rlpipe.train.sft import Sft
+from rlpipe.train.teacher_grpo import TeacherGrpo
 
 SMALL = 10_000_000
 """Parameters below which one CPU thread is faster than several."""
@@ -48,6 +49,7 @@ class Trl(Backend):
             }
         ),
         "sft": frozenset({"learning_rate", "lora_rank", "seed", "batch_size", "keep"}),
+        "teacher_grpo": frozenset({"learning_rate", "lora_rank", "seed", "scale_rewards"}),
     }
     losses: ClassVar[tuple[str, ...]] = ("dapo", "grpo", "dr_grpo", "bnpo")
 
@@ -91,11 +93,13 @@ class Trl(Backend):
 
     def _uneven(self, train: Train) -> Iterator[Finding]:
         """Batches that `micro_batch_size` does not divide: some rows would be left out."""
-        batches = {"rollouts of a step": train.rollouts_per_step}
-        if isinstance(train, Grpo) and train.warmup_steps:
-            batches["demonstrations of a warm-up step"] = train.warmup_batch_size
+        batches = {}
+        if isinstance(train, Grpo):
+            batches["rollouts of a step"] = train.rollouts_per_step
+            if train.warmup_steps:
+                batches["demonstrations of a warm-up step"] = train.warmup_batch_size
         if isinstance(train, Sft):
-            batches = {"rows of a step": train.batch_size}
+            batches["rows of a step"] = train.batch_size
         for what, size in batches.items():
             micro = min(self.micro_batch_size or size, size)
             if size % micro:
@@ -117,18 +121,26 @@ class Trl(Backend):
         else:
             model.float()  # updates are smaller than what two bytes can tell apart
         actor = self._actor(model, tokenizer, job.policy)
+        await self._learn(job, model, tokenizer, actor)
+        await job.evaluate(actor, job.train.steps)
+        checkpoint = job.checkpoint(job.train.steps)
+        await asyncio.to_thread(_trl.save, model, tokenizer, checkpoint)
+        return TrainSummary(job.train.steps, checkpoint)
+
+    async def _learn(self, job: Job, model: Any, tokenizer: Any, actor: Actor) -> None:
+        from rlpipe.backends import _trl, _trl_teacher
+
         if isinstance(job.train, Grpo):
             if job.train.warmup_steps:
                 await self._warm_up(job, job.train, model, tokenizer)
             await job.evaluate(actor, 0)
             await _trl.grpo(self, job, job.train, model, tokenizer, actor)
+            return
+        await job.evaluate(actor, 0)
+        if isinstance(job.train, TeacherGrpo):
+            await _trl_teacher.teacher_grpo(self, job, job.train, model, tokenizer, actor)
         else:
-            await job.evaluate(actor, 0)
             await _trl.sft(self, job, model, tokenizer, actor)
-        await job.evaluate(actor, job.train.steps)
-        checkpoint = job.checkpoint(job.train.steps)
-        await asyncio.to_thread(_trl.save, model, tokenizer, checkpoint)
-        return TrainSummary(job.train.steps, checkpoint)
 
     async def _warm_up(self, job: Job, train: Grpo, model: Any, tokenizer: Any) -> None:
         """Fine-tune on the teacher's demonstrations before the first GRPO step."""

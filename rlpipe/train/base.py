@@ -13,6 +13,9 @@ class Train(Component):
     samples_policy: ClassVar[bool] = True
     """Whether the policy in training makes the rollouts; otherwise a teacher does."""
 
+    compares_groups: ClassVar[bool] = False
+    """Whether the rollouts of a task are judged against each other, so that they must differ."""
+
     steps: int = Field(10, ge=1)
     """Optimizer steps."""
 

@@ -1,6 +1,6 @@
 """Group-relative policy optimisation: the policy learns from its own rollouts."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,6 +10,7 @@ from rlpipe.train.base import Train
 class Grpo(Train):
     """Train the policy on its own rollouts, each judged against the others of its task."""
 
+    compares_groups: ClassVar[bool] = True
     kind: Literal["grpo"] = "grpo"
     group_size: int = Field(8, ge=2)
     """Rollouts of one task; advantages are taken within the group."""

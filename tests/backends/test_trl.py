@@ -165,7 +165,9 @@ def test_a_step_that_teaches_nothing_moves_no_weight(tmp_path, rewards):
 def test_rollouts_without_log_probabilities_are_refused_with_what_can_learn_from_them():
     bare = Turn(prompt_ids=(1,), completion_ids=(2,))
     member = trajectory(0, 1.0, (3,)).model_copy(update={"turns": (bare,)})
-    with pytest.raises(rlpipe.RunError, match=r"needs the log-probabilities.*train=sft"):
+    with pytest.raises(
+        rlpipe.RunError, match=r"needs the log-probabilities.*train=sft.*train=teacher_grpo"
+    ):
         columns(member, trajectory(1, 0.0, (3,)))
 
 
