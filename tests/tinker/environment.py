@@ -62,7 +62,9 @@ def _make(folder: Path) -> None:
     # uv takes a quarter of pip's time; the unmodified server starts its engine with it too.
     (installer,) = (line for line in REQUIREMENTS.read_text().split() if line.startswith("uv=="))
     _do(own, "-m", "pip", "install", "-q", installer)
-    _do(str(folder / "bin" / "uv"), "pip", "install", "-q", "--python", own, "-r", str(REQUIREMENTS))
+    _do(
+        str(folder / "bin" / "uv"), "pip", "install", "-q", "--python", own, "-r", str(REQUIREMENTS)
+    )
     (folder / "complete").touch()
 
 

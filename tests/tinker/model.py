@@ -20,9 +20,8 @@ from rlpipe.chat import IGNORED, supervised_rows
 from rlpipe.policies.tiny import MARKUP, Tiny
 from rlpipe.tools.read_file import ReadFile
 from rlpipe.types import StopReason, Trajectory
+from tests.tinker.task import FILES, QUESTION
 
-QUESTION = "Find the key."
-FILES = ("red", "green", "blue", "white")
 TOOLS = (ReadFile().function("read_file"),)
 STEPS = 400
 BATCH = 8
