@@ -85,8 +85,7 @@ def teacher_figures(
     said = [
         (value, row.weight)
         for row, logprobs in zip(rows, trained, strict=True)
-        for value, learned in zip(logprobs, row.learned, strict=True)
-        if learned
+        for value in _learned(row, logprobs)
     ]
     return {
         "train/loss": fmean(-value * weight for value, weight in said),
@@ -96,11 +95,13 @@ def teacher_figures(
 
 def sides(rows: Sequence[Example], trained: Sequence[Sequence[float]]) -> dict[str, float]:
     """How probable the policy held the teacher's tokens before the step, by what they earned."""
-    better, worse = [], []
-    for row, logprobs in zip(rows, trained, strict=True):
-        said = _learned(row, logprobs)
-        (better if row.weight > 0 else worse).extend(said)
-    found = {"train/logprob_better": better, "train/logprob_worse": worse}
+    said = [(row.weight, _learned(row, values)) for row, values in zip(rows, trained, strict=True)]
+    found = {
+        "train/logprob_better": [
+            value for weight, values in said if weight > 0 for value in values
+        ],
+        "train/logprob_worse": [value for weight, values in said if weight < 0 for value in values],
+    }
     return {name: fmean(values) for name, values in found.items() if values}
 
 

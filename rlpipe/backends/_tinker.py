@@ -34,9 +34,9 @@ async def open_learner(backend: "Tinker", job: Job, service: Service) -> tuple[L
         RunError: the service refuses the model, the adapter or the loss.
     """
     if backend.resume_from:
-        checkpoint = Checkpoint.read(Path(backend.resume_from))
-        rank, done = checkpoint.lora_rank, checkpoint.step
-        client = await service.saved_adapter(checkpoint.state)
+        saved = Checkpoint.read(Path(backend.resume_from))
+        rank, done = saved.lora_rank, saved.step
+        client = await service.saved_adapter(saved)
     else:
         rank, done = backend.rank_of(job.train), 0
         client = await service.fresh_adapter(rank, job.seed)

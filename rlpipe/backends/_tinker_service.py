@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import logging
+import warnings
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ import httpx
 import tinker  # noqa: TID253
 
 from rlpipe.backends import _tinker_losses as losses
-from rlpipe.backends._tinker_actor import SamplingActor
+from rlpipe.backends._tinker_actor import SamplingActor, settled
+from rlpipe.backends._tinker_checkpoint import Checkpoint
 from rlpipe.backends._tinker_failures import failing, said
 from rlpipe.errors import Finding, RunError, did_you_mean
 from rlpipe.policies.base import Policy
@@ -58,12 +60,22 @@ class Service:
                 lambda: self.client.create_lora_training_client(self.model, rank=rank, seed=seed)
             )
 
-    async def saved_adapter(self, state: str) -> Any:
-        """A training client that goes on from saved weights and optimizer."""
-        with failing(f"{state} cannot be resumed"):
-            return await made(
-                lambda: self.client.create_training_client_from_state_with_optimizer(state)
-            )
+    async def saved_adapter(self, saved: Checkpoint) -> Any:
+        """A training client that goes on from a checkpoint's weights and optimizer."""
+        with failing(f"{saved.state} cannot be resumed"):
+            try:
+                return await made(
+                    lambda: self.client.create_training_client_from_state_with_optimizer(
+                        saved.state
+                    )
+                )
+            except tinker.UnprocessableEntityError:
+                log.info("the service makes no adapter of a state, so that one is loaded into it")
+        client = await self.fresh_adapter(saved.lora_rank, 0)
+        with failing(f"{saved.state} cannot be resumed"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # newer SDKs advise what was tried
+            await settled(client.load_state_with_optimizer(saved.state))
+        return client
 
 
 @asynccontextmanager
@@ -119,10 +131,10 @@ async def _close(client: Any, status: str) -> None:
 async def _served(backend: "Tinker") -> Mapping[str, int | None]:
     """Names of the models that the service has, with the tokens that each takes."""
     address = _address(backend)
-    newer = hasattr(tinker.RestClient, "get_server_capabilities")
+    rest: Any = getattr(tinker, "RestClient", None)
     async with asyncio.timeout(ANSWERING):
-        if newer:
-            answer = await tinker.RestClient(**address).get_server_capabilities()
+        if hasattr(rest, "get_server_capabilities"):
+            answer = await rest(**address).get_server_capabilities()
         else:
             answer = await tinker.ServiceClient(**address).get_server_capabilities_async()
     models = answer.supported_models

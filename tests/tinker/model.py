@@ -23,7 +23,10 @@ from rlpipe.types import StopReason, Trajectory
 from tests.tinker.task import FILES, QUESTION
 
 TOOLS = (ReadFile().function("read_file"),)
-STEPS = 400
+LOOKS = 0.75
+"""Share of the dialogues in which a file is read."""
+
+STEPS = 300
 BATCH = 8
 RATE = 6e-3
 
@@ -45,7 +48,7 @@ def _tokenizer() -> Any:
     rng = random.Random(1)
     texts = [
         general.apply_chat_template(list(t.messages), tools=list(t.tools), tokenize=False)
-        for t in (_dialogue(rng) for _ in range(200))
+        for t in (_any_dialogue(rng) for _ in range(200))
     ]
     tokenizer = general.train_new_from_iterator(texts, 500, show_progress=False)
     tokenizer.chat_template = general.chat_template
@@ -79,12 +82,11 @@ def _model(tokenizer: Any) -> Any:
     return model
 
 
-def _dialogue(rng: random.Random) -> Trajectory:
-    digit = str(rng.randint(0, 9))
+def dialogue(file: str | None, digit: str) -> Trajectory:
+    """One conversation: the file is read, or none, and a digit is named."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": QUESTION}]
-    if rng.random() < 0.75:
-        arguments = json.dumps({"path": rng.choice(FILES)})
-        function = {"name": "read_file", "arguments": arguments}
+    if file:
+        function = {"name": "read_file", "arguments": json.dumps({"path": file})}
         call = {"id": "call_0", "type": "function", "function": function}
         messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
         messages.append({"role": "tool", "tool_call_id": "call_0", "content": digit})
@@ -99,11 +101,16 @@ def _dialogue(rng: random.Random) -> Trajectory:
     )
 
 
+def _any_dialogue(rng: random.Random) -> Trajectory:
+    digit = str(rng.randint(0, 9))
+    return dialogue(rng.choice(FILES) if rng.random() < LOOKS else None, digit)
+
+
 def _fine_tune(model: Any, tokenizer: Any, steps: int) -> None:
     rng = random.Random(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
     for step in range(steps):
-        rows = [row for _ in range(BATCH) for row in supervised_rows(tokenizer, _dialogue(rng))]
+        rows = [row for _ in range(BATCH) for row in supervised_rows(tokenizer, _any_dialogue(rng))]
         width = max(len(ids) for ids, _ in rows)
         ids = torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in rows])
         labels = torch.tensor([said + [IGNORED] * (width - len(said)) for _, said in rows])
