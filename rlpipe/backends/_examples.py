@@ -95,13 +95,11 @@ def teacher_figures(
 
 def sides(rows: Sequence[Example], trained: Sequence[Sequence[float]]) -> dict[str, float]:
     """How probable the policy held the teacher's tokens before the step, by what they earned."""
-    said = [(row.weight, _learned(row, values)) for row, values in zip(rows, trained, strict=True)]
-    found = {
-        "train/logprob_better": [
-            value for weight, values in said if weight > 0 for value in values
-        ],
-        "train/logprob_worse": [value for weight, values in said if weight < 0 for value in values],
-    }
+    better: list[float] = []
+    worse: list[float] = []
+    for row, values in zip(rows, trained, strict=True):
+        (better if row.weight > 0 else worse).extend(_learned(row, values))
+    found = {"train/logprob_better": better, "train/logprob_worse": worse}
     return {name: fmean(values) for name, values in found.items() if values}
 
 

@@ -68,7 +68,7 @@ class TinkerLearner(Learner):
         train = self._job.train
         assert isinstance(train, Grpo)
         laid = [(sampled_rows(t), value) for t, value in lessons(groups, train.scale_rewards)]
-        rows = [_examples.sampled(row, value) for found, value in laid for row in found]
+        rows = [_examples.sampled(row, v) for found, v in laid for row in found if any(row.mask)]
         split = sum(len(found) > 1 for found, _ in laid)
         counted = {"train/rows": float(len(rows)), "train/split_rollouts": float(split)}
         if not rows:

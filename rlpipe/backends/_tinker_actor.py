@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from tinker import types  # noqa: TID253
@@ -43,15 +43,14 @@ class SamplingActor(Actor):
         )
 
     def _prompt(self, request: Request) -> list[int]:
-        """History is extended; where the template allows that not, the turn begins a new row."""
+        """History is extended; an answer that the template does not go on from begins a new row."""
+        tokenizer, messages, tools = self._tokenizer, request.messages, request.tools
+        said = request.turns[-1].completion_ids if request.turns else None
+        if said and said[-1] in self._ends:
+            with suppress(ValueError):
+                return chat.prompt_ids(tokenizer, messages, tools, request.turns)
         try:
-            turns: Sequence[Turn] = request.turns
-            try:
-                return chat.prompt_ids(self._tokenizer, request.messages, request.tools, turns)
-            except ValueError:
-                if not turns:
-                    raise
-            return chat.prompt_ids(self._tokenizer, request.messages, request.tools, ())
+            return chat.prompt_ids(tokenizer, messages, tools, ())
         except ValueError as error:
             raise ProviderError(str(error)) from error
 

@@ -11,6 +11,7 @@ pytest.importorskip("torch", reason="makes a model with the trl extra")
 import rlpipe
 from rlpipe.backends.base import Job
 from rlpipe.backends.tinker import Tinker
+from rlpipe.fit import check_online
 from rlpipe.policies.trainable import Trainable
 from rlpipe.store import read_trajectories
 from rlpipe.train.sft import Sft
@@ -20,7 +21,7 @@ from tests.tinker import task
 from tests.tinker.model import dialogue
 from tests.tinker.server import RANK
 
-TASK = Task(id="t", messages=({"role": "user", "content": task.QUESTION},))
+TASK = Task(id="d", messages=({"role": "user", "content": task.QUESTION},))
 BLUE, RED = dialogue("blue", "7"), dialogue("red", "7")
 
 
@@ -54,7 +55,7 @@ def job(tmp_path, model, train, trajectories):
     figures, evaluated = {}, []
 
     async def teach(tasks, step):
-        return [TrajectoryGroup(group_id="g", task_id="t", trajectories=trajectories)]
+        return [TrajectoryGroup(group_id="d", task_id="d", trajectories=trajectories)]
 
     async def demonstrate():
         return list(trajectories)
@@ -86,7 +87,7 @@ def job(tmp_path, model, train, trajectories):
 
 def scored(trajectory, index, reward):
     score = Score(value=reward, passed=reward > 0)
-    return trajectory.model_copy(update={"rollout_id": f"g-{index}", "score": score})
+    return trajectory.model_copy(update={"rollout_id": f"d-{index}", "score": score})
 
 
 def test_a_teacher_is_imitated(tmp_path, tiny_model, launched_server):
@@ -126,7 +127,7 @@ def test_clipped_losses_train(tmp_path, settings, loss):
 
 def test_the_service_is_asked_what_it_refuses(settings):
     def refused(*overrides):
-        found = rlpipe.check(rlpipe.load_experiment(None, *settings, *overrides), online=True)
+        found = check_online(rlpipe.load_experiment(None, *settings, *overrides))
         return {finding.key: finding.problem for finding in found}
 
     assert refused() == {}
