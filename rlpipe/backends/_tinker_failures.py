@@ -16,6 +16,9 @@ from rlpipe.errors import ContextOverflow, ProviderError, RunError
 PASSING = (408, 409, 429)
 """Statuses below 500 that may go away by themselves."""
 
+LONGEST = 300
+"""Characters of the service's own words that an error repeats."""
+
 OVERFLOW = re.compile(
     r"context (?:length|window|size)|(?:prompt|input|sequence)\w* (?:is |are )?too long"
     r"|maximum (?:sequence|prompt|model) length",
@@ -31,14 +34,11 @@ def failing(what: str) -> Iterator[None]:
         yield
     except TimeoutError as error:
         raise RunError(f"{what}: no answer") from error
-    except (tinker.TinkerError, httpx.HTTPError) as error:
-        raise RunError(f"{what}: {said(error)}") from error
-
-
-def said(error: Exception) -> str:
-    """An error of the SDK in one line."""
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words[:300]}" if words else type(error).__name__
+    except Exception as error:
+        fault = _at_fault(error)
+        if fault is None:
+            raise
+        raise RunError(f"{what}: {said(fault)}") from error
 
 
 @contextmanager
@@ -46,23 +46,42 @@ def failures() -> Iterator[None]:
     """In rollouts a failure is data, tried again where that may help."""
     try:
         yield
-    except tinker.APIStatusError as error:
-        raise _refusal(error) from error
-    except tinker.RequestFailedError as error:
+    except Exception as error:
+        fault = _at_fault(error)
+        if fault is None:
+            raise
+        raise _named(fault) from error
+
+
+def said(error: Exception) -> str:
+    """An error of the SDK in one line."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words[:LONGEST]}" if words else type(error).__name__
+
+
+def _at_fault(error: Exception) -> Exception | None:
+    """What the service did; the SDK hands some of it on as the cause of a ValueError."""
+    for found in (error, error.__cause__):
+        if isinstance(found, tinker.TinkerError | httpx.HTTPError):
+            return found
+    return None
+
+
+def _named(error: Exception) -> ProviderError:
+    if isinstance(error, tinker.APIStatusError):
+        return _refusal(error)
+    if isinstance(error, tinker.RequestFailedError):
         if OVERFLOW.search(error.message):
-            raise ContextOverflow(error.message) from error
+            return ContextOverflow(error.message)
         ours = str(error.category) == "user"
-        raise ProviderError(f"the request failed: {error.message}", retryable=not ours) from error
-    except (tinker.APIConnectionError, httpx.HTTPError) as error:
-        problem = f"the service cannot be reached ({error})"
-        raise ProviderError(problem, retryable=True) from error
-    except tinker.TinkerError as error:
-        raise ProviderError(f"{type(error).__name__}: {error}") from error
+        return ProviderError(f"the request failed: {error.message}", retryable=not ours)
+    lost = isinstance(error, tinker.APIConnectionError | httpx.HTTPError)
+    return ProviderError(said(error), retryable=lost)
 
 
 def _refusal(error: Any) -> ProviderError:
     status: int = error.status_code
-    problem = f"the service answers HTTP {status}: {error.message[:300]}"
+    problem = f"the service answers HTTP {status}: {error.message[:LONGEST]}"
     if status in (400, 413, 422) and OVERFLOW.search(error.message):
         return ContextOverflow(problem)
     return ProviderError(

@@ -46,7 +46,8 @@ class Sampler:
         if isinstance(answer, Exception):
             future.set_exception(answer)
         elif answer is not None:
-            ids = ids_of(answer) + ([END] if self.ended else [])
+            ids = ids_of(answer) if isinstance(answer, str) else answer
+            ids = ids + ([END] if self.ended else [])
             logprobs = [-0.5] * len(ids)
             stop = "stop" if self.ended else "length"
             sequence = SimpleNamespace(tokens=ids, logprobs=logprobs, stop_reason=stop)
@@ -89,7 +90,8 @@ async def test_a_tool_call_is_read_and_history_is_extended_by_the_tools_answer()
 
 
 async def test_an_answer_that_no_template_continues_begins_a_new_row():
-    sampler = Sampler("cut", "more", ended=False)
+    spelled = [ids_of(letter)[0] for letter in "print"]  # no encoding of the word
+    sampler = Sampler(spelled, "more", ended=False)
     asked = actor(sampler)
     message, turn = await asked.act(request())
     first = turn.model_copy(update={"message_index": 1})
@@ -153,6 +155,13 @@ def failed(category, said="lost"):
     )
 
 
+def wrapped(error):
+    """As the SDK hands on what it was told when it asked for a result."""
+    outer = ValueError("Error retrieving result")
+    outer.__cause__ = error
+    return outer
+
+
 @pytest.mark.parametrize(
     ("error", "retryable", "pause"),
     [
@@ -161,6 +170,8 @@ def failed(category, said="lost"):
         (refused(500, **{"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}), True, None),
         (refused(401), False, None),
         (refused(400), False, None),
+        (wrapped(refused(400)), False, None),
+        (wrapped(refused(502)), True, None),
         (tinker.APIConnectionError(request=httpx.Request("POST", "http://x")), True, None),
         (tinker.APITimeoutError(request=httpx.Request("POST", "http://x")), True, None),
         (failed("server"), True, None),
@@ -180,6 +191,7 @@ async def test_a_failure_says_whether_another_try_may_help(error, retryable, pau
     [
         refused(400, "Prompt is too long: 9000 tokens"),
         failed("user", "exceeds the model's context window"),
+        wrapped(refused(400, "Prompt is too long: 9000 tokens")),
     ],
 )
 async def test_a_refusal_for_length_ends_the_rollout_without_a_failure(error):
@@ -193,8 +205,18 @@ def test_a_failure_outside_rollouts_ends_the_run_and_names_the_cause():
         failing("the step failed"),
     ):
         raise failed("server")
-    with pytest.raises(KeyError), failing("the step failed"):
-        raise KeyError("a bug")
+    with (
+        pytest.raises(RunError, match="the step failed: APIStatusError: rank 64"),
+        failing("the step failed"),
+    ):
+        raise wrapped(refused(400, "rank 64"))
+    with pytest.raises(ValueError, match="a bug"), failing("the step failed"):
+        raise ValueError("a bug")
+
+
+async def test_a_bug_is_no_failure_of_the_service():
+    with pytest.raises(ValueError, match="a bug"):
+        await actor(Sampler(ValueError("a bug"))).act(request())
 
 
 def test_messages_end_where_the_template_ends_them():
