@@ -199,18 +199,14 @@ async def test_a_refusal_for_length_ends_the_rollout_without_a_failure(error):
         await actor(Sampler(error)).act(request())
 
 
-def test_a_failure_outside_rollouts_ends_the_run_and_names_the_cause():
-    with (
-        pytest.raises(RunError, match=r"the step failed: RequestFailedError: lost"),
-        failing("the step failed"),
-    ):
-        raise failed("server")
-    with (
-        pytest.raises(RunError, match="the step failed: APIStatusError: rank 64"),
-        failing("the step failed"),
-    ):
-        raise wrapped(refused(400, "rank 64"))
-    with pytest.raises(ValueError, match="a bug"), failing("the step failed"):
+@pytest.mark.parametrize("error", [failed("server"), wrapped(refused(400))])
+def test_a_failure_outside_rollouts_ends_the_run_and_names_the_cause(error):
+    with pytest.raises(RunError, match=r"it failed: \w+Error: (lost|no)"), failing("it failed"):
+        raise error
+
+
+def test_a_bug_outside_rollouts_stays_what_it_is():
+    with pytest.raises(ValueError, match="a bug"), failing("it failed"):
         raise ValueError("a bug")
 
 
