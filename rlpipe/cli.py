@@ -127,15 +127,14 @@ def _run(args: list[str]) -> int:
     try:
         app.launch(args)
     finally:
-        if sweep.folder is not None:
-            _print_sweep(sweep.folder)
+        if sweep.folder is not None and (jobs := sweep.rows(sweep.folder)):
+            _print_sweep(sweep.folder, jobs)
     return 0
 
 
-def _print_sweep(folder: Path) -> None:
-    from rlpipe.config.sweep import rows
+def _print_sweep(folder: Path, jobs: Sequence[Sequence[str]]) -> None:
     from rlpipe.console import Console
 
     console = Console()
-    console.table(("job", "settings", "status", "result"), rows(folder))
+    console.table(("job", "settings", "status", "result"), jobs)
     console.say(f"sweep folder: {folder}")

@@ -161,7 +161,7 @@ class Execution:
             group_size=size,
             scored=train.judges_teacher,
         )
-        figures = summarise(groups, "teacher")
+        figures = summarise(groups, "teacher", teacher=True)
         own = {name: v for name, v in figures.items() if name.startswith("teacher/")}
         self.log(0, own | aside(groups, "teacher"))
         self._step_began = time.monotonic()
@@ -200,7 +200,7 @@ class Execution:
     def finish_step(self, step: int, figures: Mapping[str, float]) -> None:
         """Record a training step: the rollouts' figures, the sandboxes' and the trainer's own."""
         seconds = time.monotonic() - self._step_began
-        metrics = summarise(groups, self._whose()) if (groups := self._groups.pop(step, [])) else {}
+        metrics = self._figures(groups) if (groups := self._groups.pop(step, [])) else {}
         metrics |= {
             "time/rollouts": self._rollout_seconds,
             "time/training": seconds - self._rollout_seconds,
@@ -211,9 +211,11 @@ class Execution:
         self.log(step, metrics)
         self.console.step(step, self.experiment.train.steps, metrics)
 
-    def _whose(self) -> str:
-        """Whose rollouts a training step's are."""
-        return "train" if self.experiment.train.samples_policy else "teacher"
+    def _figures(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        """The figures of a training step's rollouts, under the name of who made them."""
+        if self.experiment.train.samples_policy:
+            return summarise(groups)
+        return summarise(groups, "teacher", teacher=True)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.latest_step = max(self.latest_step, step)

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -22,6 +23,8 @@ def run(main: Coroutine[Any, Any, T], give_up: Callable[[], None]) -> T:
     Raises:
         KeyboardInterrupt: the coroutine was cancelled so.
     """
+    if _in_a_loop():
+        return _in_a_thread(main, give_up)
     if threading.current_thread() is not threading.main_thread():
         return asyncio.run(main)  # signals are the main thread's
     interrupts = _Interrupts(give_up)
@@ -35,6 +38,36 @@ def run(main: Coroutine[Any, Any, T], give_up: Callable[[], None]) -> T:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _in_a_thread(main: Coroutine[Any, Any, T], give_up: Callable[[], None]) -> T:
+    """Run it beside a loop that is running already, which is a notebook's."""
+    interrupts, ended = _Interrupts(give_up), Future[T]()
+
+    def work() -> None:
+        try:
+            ended.set_result(asyncio.run(interrupts.watch(main)))
+        except BaseException as error:
+            ended.set_exception(error)
+
+    try:
+        threading.Thread(target=work, name="rlpipe", daemon=True).start()
+        return ended.result()
+    except KeyboardInterrupt:
+        interrupts.begin()
+    try:
+        wait([ended])
+    except KeyboardInterrupt:
+        give_up()
+    raise KeyboardInterrupt
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class _Interrupts:
@@ -55,9 +88,12 @@ class _Interrupts:
         finally:
             self._cancel = lambda: None
 
-    def take(self, number: int, frame: FrameType | None) -> None:
+    def begin(self) -> None:
         self.count += 1
-        if self.count > 1:
+        self._cancel()
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        if self.count:
             self._give_up()
             os._exit(EXIT_STATUS)
-        self._cancel()
+        self.begin()

@@ -10,8 +10,13 @@ from rlpipe.types import StopReason, Trajectory, TrajectoryGroup, Usage
 CUT = (StopReason.MAX_TOKENS, StopReason.MAX_TRAJECTORY_TOKENS, StopReason.CONTEXT_OVERFLOW)
 
 
-def summarise(groups: Sequence[TrajectoryGroup], prefix: str = "train") -> dict[str, float]:
-    """Figures over the trajectories of `groups`; a failed one counts in no reward."""
+def summarise(
+    groups: Sequence[TrajectoryGroup], prefix: str = "train", *, teacher: bool = False
+) -> dict[str, float]:
+    """Figures over the trajectories of `groups`; a failed one counts in no reward.
+
+    The tokens of a teacher's, which are paid for, are counted apart from the policy's.
+    """
     everyone = [t for group in groups for t in group.trajectories]
     scored = [t for t in everyone if t.valid]
     rewards = [t.score.value for t in scored if t.score]
@@ -31,8 +36,7 @@ def summarise(groups: Sequence[TrajectoryGroup], prefix: str = "train") -> dict[
         figures[f"{prefix}/reward"] = fmean(rewards)
         figures[f"{prefix}/reward_std"] = pstdev(rewards)
         figures[f"{prefix}/pass_rate"] = _share(t.score.passed for t in scored if t.score)
-    whose = "teacher/tokens" if prefix == "teacher" else "tokens"
-    figures |= _tokens(everyone, whose)
+    figures |= _tokens(everyone, "teacher/tokens" if teacher else "tokens")
     return figures | _parts(scored, prefix) | _counts(everyone) | _seconds(everyone)
 
 

@@ -152,7 +152,7 @@ async def _collect(execution: Execution, actor: Actor) -> None:
     )
     if settings.each:
         execution.console.summary(groups)
-    figures = summarise(groups, "collect")
+    figures = summarise(groups, "collect", teacher=settings.who == "teacher")
     execution.log(0, figures)
     execution.console.collected(groups, time.monotonic() - began)
 

@@ -15,8 +15,7 @@ To try a provider of your own, give the suite its fixtures (with `asyncio_mode =
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
@@ -204,6 +203,10 @@ class FakeSandboxSession(SandboxSession):
         self.sandboxes.append(sandbox)
         return sandbox
 
+    async def close(self) -> None:
+        for sandbox in self.sandboxes:
+            await sandbox.stop()
+
     async def list(
         self, *, tags: Sequence[str] = (), status: Status | None = None
     ) -> list[SandboxInfo]:
@@ -226,14 +229,5 @@ class FakeSandboxProvider(SandboxProvider):
         provider._session = session
         return provider
 
-    def open(self) -> AbstractAsyncContextManager[SandboxSession]:
-        return self._open()
-
-    @asynccontextmanager
-    async def _open(self) -> AsyncIterator[SandboxSession]:
-        session = self._session or FakeSandboxSession()
-        try:
-            yield session
-        finally:
-            for sandbox in session.sandboxes:
-                await sandbox.stop()
+    def session(self) -> SandboxSession:
+        return self._session or FakeSandboxSession()

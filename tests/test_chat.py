@@ -169,3 +169,69 @@ def test_tool_answers_extend_history_under_templates_that_rewrite_it(tokenizer, 
     assert "<tool_response>\n4\n</tool_response>" in given
     assert "<|im_start|>assistant\n" in given
     assert "=assistant=" not in given
+
+
+def thoughtful(**fields):
+    messages = (
+        ASK,
+        called("2+2") | {"reasoning_content": "I had better run it."},
+        {"role": "tool", "tool_call_id": "call_0", "content": "4"},
+        {"role": "assistant", "content": "It is 4.", "reasoning_content": "Fine."},
+    )
+    return Trajectory(
+        rollout_id="r",
+        group_id="g",
+        task_id="t",
+        stop_reason=StopReason.FINAL_ANSWER,
+        tools=tuple(TOOLS),
+        **{"messages": messages, **fields},
+    )
+
+
+def learned_of(tokenizer, rows):
+    return [tokenizer.decode([i for i in labels if i != chat.IGNORED]) for _, labels in rows]
+
+
+@pytest.fixture
+def templated(tokenizer):
+    from importlib.resources import files
+
+    before = tokenizer.chat_template
+
+    def use(name):
+        tokenizer.chat_template = (files("trl") / "chat_templates" / f"{name}.jinja").read_text()
+        return tokenizer
+
+    yield use
+    tokenizer.chat_template = before
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_instruct_2507", "qwen2_5", "qwen3_6"])
+def test_reasoning_is_neither_learned_nor_shown(templated, name):
+    tokenizer = templated(name)
+    rows = chat.supervised_rows(tokenizer, thoughtful())
+    assert "It is 4.<|im_end|>" in "".join(learned_of(tokenizer, rows))
+    for ids, _ in rows:
+        assert "better run" not in tokenizer.decode(ids)
+        assert "Fine" not in tokenizer.decode(ids)
+
+
+def test_reasoning_that_is_asked_for_is_learned(templated):
+    tokenizer = templated("qwen3")
+    (said,) = learned_of(tokenizer, chat.supervised_rows(tokenizer, thoughtful(), reasoning=True))
+    assert said.startswith("<think>\nI had better run it.\n</think>")
+    assert "<think>\nFine.\n</think>\n\nIt is 4.<|im_end|>" in said
+
+
+def test_reasoning_that_a_template_drops_is_not_silently_lost(templated):
+    with pytest.raises(ValueError, match="no place for reasoning"):
+        chat.supervised_rows(templated("qwen2_5"), thoughtful(), reasoning=True)
+
+
+def test_what_the_task_itself_shows_is_not_learned(tokenizer):
+    shown = (ASK, {"role": "assistant", "content": "An example."})
+    said = (ASK, {"role": "assistant", "content": "My own."})
+    turn = Turn(message_index=3)
+    rows = chat.supervised_rows(tokenizer, thoughtful(messages=shown + said, turns=(turn,)))
+    assert learned_of(tokenizer, rows) == ["My own.<|im_end|>"]
+    assert "An example." in tokenizer.decode(rows[0][0])

@@ -301,7 +301,7 @@ def test_an_interrupt_ends_the_run_with_130_and_leaves_no_sandbox(tmp_path, when
 
 def test_a_second_interrupt_does_not_wait_and_says_how_to_clean_up(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "import asyncio, rlpipe.sandboxes.local as local\n"
+        "import asyncio, rlpipe.sandboxes._local as local\n"
         "async def close(self):\n"
         "    print('closing', flush=True)\n"
         "    await asyncio.Event().wait()\n"

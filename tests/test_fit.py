@@ -45,13 +45,6 @@ def test_the_quickstart_fits():
         (["objective=val/pass_rat"], "objective", "did you mean 'val/pass_rate'?"),
         (["objective=train/rewards"], "objective", "did you mean 'train/reward'?"),
         (["objective=pass_rate"], "objective", "no metric is called 'pass_rate'"),
-        (["tools=[read_file]", "tools.read_file.timeout=5"], "tools.read_file.timeout", "no use"),
-        (["tools=[write_file]", "tools.write_file.keep=head"], "tools.write_file.keep", "no use"),
-        (
-            ["tools=[submit_solution]", "tools.submit_solution.max_output=99"],
-            "tools.submit_solution.max_output",
-            "no use",
-        ),
         (["mode=eval", "evaluate.who=teacher", "teacher=none"], "teacher", "evaluate.who=teacher"),
         (["mode=collect", "collect.who=teacher", "teacher=none"], "teacher", "collect.who"),
         (["evaluate.who=teacher"], "evaluate.who", "use mode=eval"),

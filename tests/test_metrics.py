@@ -104,7 +104,7 @@ def test_rollouts_beside_training_keep_their_failures_and_tokens_under_names_of_
 
 def test_a_teachers_tokens_are_counted_apart_from_the_policys():
     turn = Turn(usage=Usage(prompt_tokens=10, completion_tokens=5))
-    figures = summarise([group("a", scored(1.0, turns=(turn, turn)))], "teacher")
+    figures = summarise([group("a", scored(1.0, turns=(turn, turn)))], teacher=True)
     assert figures["teacher/tokens/completion"] == 10
     assert not [name for name in figures if name.startswith("tokens/")]
 

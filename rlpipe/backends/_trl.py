@@ -76,7 +76,8 @@ async def sft(backend: "Trl", job: Job, model: Any, tokenizer: Any, actor: Actor
     train = job.train
     if not isinstance(train, Sft):
         raise TypeError(f"sft got the settings of {train.kind}")
-    data = rows(tokenizer, await demonstrations(job, train.keep))
+    shown = await demonstrations(job, train.keep)
+    data = rows(tokenizer, shown, reasoning=train.learn_reasoning)
     job.status(f"fine-tuning on {len(data)} rows")
     args = sft_args(
         backend,
@@ -109,9 +110,9 @@ def run_sft(
     run_trainer(trainer)
 
 
-def rows(tokenizer: Any, trajectories: Sequence[Trajectory]) -> list[Row]:
+def rows(tokenizer: Any, trajectories: Sequence[Trajectory], *, reasoning: bool) -> list[Row]:
     """Supervised rows of all trajectories."""
-    return [row for t in trajectories for row in supervised_rows(tokenizer, t)]
+    return [row for t in trajectories for row in supervised_rows(tokenizer, t, reasoning=reasoning)]
 
 
 def with_lora(model: Any, rank: int, alpha: int) -> Any:

@@ -74,7 +74,9 @@ def laid_out(tokenizer: Any, groups: Sequence[TrajectoryGroup], train: TeacherGr
     return [
         Lesson(input_ids, labels, advantage)
         for trajectory, advantage in lessons(groups, train.scale_rewards)
-        for input_ids, labels in supervised_rows(tokenizer, trajectory)
+        for input_ids, labels in supervised_rows(
+            tokenizer, trajectory, reasoning=train.learn_reasoning
+        )
     ]
 
 

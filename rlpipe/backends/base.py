@@ -88,14 +88,18 @@ def lessons(groups: Sequence[TrajectoryGroup], scale: Scaling) -> list[tuple[Tra
     ]
 
 
-def supervised_rows(tokenizer: Any, trajectory: Trajectory) -> list[tuple[list[int], list[int]]]:
+def supervised_rows(
+    tokenizer: Any, trajectory: Trajectory, *, reasoning: bool = False
+) -> list[tuple[list[int], list[int]]]:
     """`(input_ids, labels)` of a teacher's trajectory in the policy's own tokens and template.
+
+    With `reasoning`, what the teacher thought is learned as well.
 
     Raises:
         RunError: the chat template cannot express it.
     """
     try:
-        return chat.supervised_rows(tokenizer, trajectory)
+        return chat.supervised_rows(tokenizer, trajectory, reasoning=reasoning)
     except ValueError as error:
         raise RunError(f"the teacher's trajectories cannot be learned: {error}") from error
 

@@ -6,7 +6,6 @@ advantages in the place of rewards and told not to scale them: it subtracts a gr
 already, and trains on exactly the numbers of `rlpipe.advantages`.
 """
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -46,10 +45,15 @@ class Trl(Backend):
                 "warmup_batch_size",
                 "warmup_learning_rate",
                 "warmup_keep",
+                "warmup_learn_reasoning",
             }
         ),
-        "sft": frozenset({"learning_rate", "lora_rank", "seed", "batch_size", "keep"}),
-        "teacher_grpo": frozenset({"learning_rate", "lora_rank", "seed", "scale_rewards"}),
+        "sft": frozenset(
+            {"learning_rate", "lora_rank", "seed", "batch_size", "keep", "learn_reasoning"}
+        ),
+        "teacher_grpo": frozenset(
+            {"learning_rate", "lora_rank", "seed", "scale_rewards", "learn_reasoning"}
+        ),
     }
     losses: ClassVar[tuple[str, ...]] = ("dapo", "grpo", "dr_grpo", "bnpo")
 
@@ -108,14 +112,18 @@ class Trl(Backend):
 
     @asynccontextmanager
     async def serve(self, policy: Policy, seed: int) -> AsyncIterator[Actor]:
-        model, tokenizer = await asyncio.to_thread(self._load, policy, seed)
+        from asyncio import to_thread
+
+        model, tokenizer = await to_thread(self._load, policy, seed)
         yield self._actor(model, tokenizer, policy)
 
     async def train(self, job: Job) -> TrainSummary:
+        from asyncio import to_thread
+
         from rlpipe.backends import _trl
 
         job.status(f"loading {job.policy.name}")
-        model, tokenizer = await asyncio.to_thread(self._load, job.policy, job.seed)
+        model, tokenizer = await to_thread(self._load, job.policy, job.seed)
         if job.train.lora_rank:
             model = _trl.with_lora(model, job.train.lora_rank, self.lora_alpha)
         else:
@@ -124,7 +132,7 @@ class Trl(Backend):
         await self._learn(job, model, tokenizer, actor)
         await job.evaluate(actor, job.train.steps)
         checkpoint = job.checkpoint(job.train.steps)
-        await asyncio.to_thread(_trl.save, model, tokenizer, checkpoint)
+        await to_thread(_trl.save, model, tokenizer, checkpoint)
         return TrainSummary(job.train.steps, checkpoint)
 
     async def _learn(self, job: Job, model: Any, tokenizer: Any, actor: Actor) -> None:
@@ -144,11 +152,13 @@ class Trl(Backend):
 
     async def _warm_up(self, job: Job, train: Grpo, model: Any, tokenizer: Any) -> None:
         """Fine-tune on the teacher's demonstrations before the first GRPO step."""
+        from asyncio import to_thread
+
         from rlpipe.backends import _trl
 
         job.status(f"warm-up: {train.warmup_tasks} demonstrations, {train.warmup_steps} steps")
         shown = await demonstrations(job, train.warmup_keep)
-        rows = _trl.rows(tokenizer, shown)
+        rows = _trl.rows(tokenizer, shown, reasoning=train.warmup_learn_reasoning)
         rate = train.warmup_learning_rate or train.learning_rate
         args = _trl.sft_args(
             self,
@@ -158,7 +168,7 @@ class Trl(Backend):
             learning_rate=rate,
             schedule="cosine",
         )
-        await asyncio.to_thread(_trl.run_sft, model, tokenizer, rows, args, ())
+        await to_thread(_trl.run_sft, model, tokenizer, rows, args, ())
 
     def _actor(self, model: Any, tokenizer: Any, policy: Policy) -> Actor:
         from rlpipe.backends._generation import GeneratingActor

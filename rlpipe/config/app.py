@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from rlpipe.config import plugins, recipes, resolvers, sweep
-from rlpipe.config.compose import compose_spec
+from rlpipe.config.compose import compose_spec, judge
 from rlpipe.config.load import load
 from rlpipe.config.origins import origin_of
 from rlpipe.config.overrides import check_choices, explain, flags_first, lenient
@@ -38,7 +38,7 @@ def launch(args: Sequence[str]) -> None:
         if not (_is_single(args) and _settled(args)):
             _hand_over(args)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error)) from None
+        raise ConfigError([explain(error)]) from None
 
 
 def _is_single(args: Sequence[str]) -> bool:
@@ -55,7 +55,7 @@ def _settled(args: Sequence[str]) -> bool:
     from rlpipe.fit import check
 
     cfg, origin = compose_spec(*args)
-    experiment = load(cfg, origin)
+    experiment = judge(cfg, origin)
     with _located(origin):
         if experiment.dry_run:
             dry_run(experiment)

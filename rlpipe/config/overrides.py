@@ -103,15 +103,22 @@ def _names(arg: str) -> bool:
     return all(all(map(is_name, v)) if isinstance(v, list) else is_name(v) for v in values)
 
 
-def explain(error: Exception) -> str:
-    """One line for what Hydra refused."""
+def group_of(arg: str) -> str:
+    """What an argument chooses or sets: the `backend` of `backend=trl`, the key of a value."""
+    return arg.lstrip("+").partition("=")[0]
+
+
+def explain(error: Exception) -> Finding:
+    """What Hydra refused, in one line."""
     from hydra.errors import MissingConfigException
 
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         known = list(error.options or choices(group))
-        return f"no {group} named {name!r} (known: {', '.join(known)}){did_you_mean(name, known)}"
+        hint = did_you_mean(name, known)
+        return Finding(group, f"no choice {name!r} (known: {', '.join(known)}){hint}")
     cause: Any = error.__cause__
     text = str(error).strip().splitlines()
     detail = str(cause).strip().splitlines()[0] if cause else ""
-    return f"{text[0] if text else type(error).__name__}{': ' + detail if detail else ''}"
+    said = text[0] if text else type(error).__name__
+    return Finding("", f"{said}{': ' + detail if detail else ''}")

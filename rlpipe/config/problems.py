@@ -146,8 +146,10 @@ def _unknown(problem: _Problem, tree: Mapping[str, Any]) -> str:
     if word in ELSEWHERE:
         return f"{owner}; here it is called {ELSEWHERE[word]}"
     known = _options(parents, component)
-    hint = did_you_mean(word, known)
-    return owner + (hint or (f" (it has: {', '.join(sorted(known))})" if known else ""))
+    settable = ", ".join(sorted(known - {"kind"}))
+    if component is not None and not settable:
+        return f"{owner}; it has none"
+    return owner + (did_you_mean(word, known) or (f" (it has: {settable})" if settable else ""))
 
 
 def _unchosen(owner: str) -> str:

@@ -1,9 +1,8 @@
 """The candidate's process: runs the candidate's code and answers what the harness asks of it.
 
-A *nursery* is forked before the harness has read any test, and every candidate's process is
-forked from it: none has ever held a test or an expected value in its memory. What the code does
-to this process, patched built-ins and lying objects included, only changes the answers, and the
-harness trusts none of them.
+It is forked before the harness has read any test, so that it has never held one, or an expected
+value, in its memory. What the code does to this process, patched built-ins and lying objects
+included, only changes the answers, and the harness trusts none of them.
 
 Runs inside a sandbox, so it needs no more than Python 3.9 and its standard library.
 """
@@ -20,7 +19,7 @@ import struct
 import sys
 import types
 
-from rlpipe.grading.libc import function
+from rlpipe.grading.libc import capset, prctl, syscall
 from rlpipe.grading.values import COPIES, MAX_DEPTH, import_module, plain_array, plain_copy
 from rlpipe.grading.wire import Gone, Peer
 
@@ -42,30 +41,12 @@ LANDLOCK_RULES = (
 IMMUTABLE = (int, float, str, tuple)
 
 
-def run_nursery(control: _socket.socket) -> NoReturn:
-    """Fork a candidate's process for each socket that comes over `control`."""
-    _leave_everything(control.fileno())
-    _drop_privileges()
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # no zombies
-    while True:
-        _, rights, _, _ = control.recvmsg(1, _socket.CMSG_SPACE(4))
-        if not rights:
-            os._exit(0)
-        (connection,) = struct.unpack("i", rights[0][2])
-        child = os.fork()
-        if child == 0:
-            run_candidate(_socket.socket(fileno=connection))
-        os.close(connection)
-        control.sendall(struct.pack("i", child))
-
-
 def run_candidate(connection: _socket.socket) -> NoReturn:
     """Serve one harness until it hangs up."""
     try:
         os.setsid()
         _leave_everything(connection.fileno())
-        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-        function("prctl")(PR_SET_PDEATHSIG, _signal.SIGKILL)
+        _drop_privileges()
         _fence()
         # A child that outlives this process would hide its end from the harness.
         os.register_at_fork(after_in_child=connection.close)
@@ -89,20 +70,18 @@ def _leave_everything(kept: int) -> None:
 
 def _drop_privileges() -> None:
     """Give up every capability, since a privileged process may read any other's memory."""
-    prctl = function("prctl")
     prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     header = struct.pack("Ii", CAPABILITY_VERSION, 0)
-    function("capset")(header, bytes(24))
+    capset(header, bytes(24))
 
 
 def _fence() -> None:
     """Forbid this process to signal and to trace what it did not start, where the kernel can."""
-    system_call = function("syscall")
     for rules in LANDLOCK_RULES:
-        made = system_call(LANDLOCK_CREATE_RULESET, rules, len(rules), 0)
+        made = syscall(LANDLOCK_CREATE_RULESET, rules, len(rules), 0)
         if made >= 0:
-            system_call(LANDLOCK_RESTRICT_SELF, made, 0)
+            syscall(LANDLOCK_RESTRICT_SELF, made, 0)
             os.close(made)
             return
 
@@ -139,12 +118,17 @@ class Candidate(Peer):
     def perform(self, operation: str, arguments: list[Any]) -> Any:
         return OPERATIONS[operation](self, *arguments)
 
-    def load(self, source: str, memory: int, classes: list[str]) -> None:
+    def load(
+        self, source: str, memory: int, classes: list[str], names: list[str]
+    ) -> dict[str, Any]:
+        """Run the candidate's code; return what it defined under `names`."""
         _bound_memory(memory)
         code = compile(source, f"{MODULE}.py", "exec", dont_inherit=True)
         exec(code, self.module.__dict__)
-        found = (self.module.__dict__.get(name) for name in classes)
+        defined = self.module.__dict__
+        found = (defined.get(name) for name in classes)
         self.classes = tuple(kind for kind in found if isinstance(kind, type))
+        return {name: defined[name] for name in names if name in defined}
 
     def keep(self, value: Any) -> int:
         self.objects[id(value)] = value
@@ -223,8 +207,6 @@ def _await(_candidate: Candidate, coroutine: Any) -> Any:
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "load": Candidate.load,
-    "has": lambda candidate, name: name in vars(candidate.module),
-    "get": lambda candidate, name: vars(candidate.module)[name],
     "call": lambda candidate, function, arguments, named: function(*arguments, **named),
     "copy": lambda candidate, value: plain_copy(value),
     "await": _await,

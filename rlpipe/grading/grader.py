@@ -4,11 +4,17 @@ import json
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlpipe.errors import GraderError
-from rlpipe.grading.names import classes_called, imports, names_called, names_used
-from rlpipe.grading.program import compiled, program
+from rlpipe.grading.names import (
+    classes_called,
+    imports,
+    modules_imported,
+    names_called,
+    names_used,
+)
+from rlpipe.grading.program import COMMON, RUN, modules
 from rlpipe.sandboxes.base import ExecResult, Sandbox
 from rlpipe.types import PythonTests, TestResult
 
@@ -20,6 +26,13 @@ PATIENCE = 5.0
 
 SLACK = 5.0
 """Seconds beyond the time budget for the harness to start, to clean up and to report."""
+
+MOST_STARTS = 8
+"""Candidate's processes for one grading; a test that hangs or kills one costs one."""
+
+_Record = list[Any]
+"""A line of the harness's: outcome, message, seconds, whether the candidate's own `__eq__` decided.
+"""
 
 _OUTCOMES = {"does_not_load": "does_not_load", "timeout": "timeout"}
 
@@ -78,26 +91,27 @@ async def grade(
         GraderError: the harness cannot work in this sandbox; it says nothing about the candidate.
         SandboxError: the sandbox failed.
     """
-    tokens = [secrets.token_hex(16) for _ in range(len(tests.all) + 2)]
-    budgets = {
-        "timeout": timeout,
-        "test_timeout": test_timeout,
-        "patience": PATIENCE,
-        "memory": sandbox.spec.memory * 3 // 4,
-    }
-    job = _job(source, tests, tokens, budgets)
-    result = await sandbox.run_python(
-        program(),
-        stdin=compiled() + json.dumps(job).encode(),
-        timeout=timeout * PATIENCE + SLACK,
-        max_output=(1 << 16) + (len(tokens) << 11),
-    )
-    return _report(tests.all, dict(_records(result.stdout, tokens)), result)
+    job = _job(source, tests)
+    job |= {"memory": sandbox.spec.memory * 3 // 4, "test_timeout": test_timeout}
+    job |= {"timeout": timeout, "wall": timeout * PATIENCE, "patience": PATIENCE}
+    program = await _program(sandbox, tests)
+    records: list[_Record | None] = []
+    for _ in range(MOST_STARTS):
+        run = await _run(sandbox, program, job | {"tests": tests.all[len(records) :]})
+        if run.state == "unfit" or not (run.begun or records):
+            raise GraderError(
+                f"the harness cannot work in this sandbox: {run.note}",
+                retryable=run.state != "unfit",
+            )
+        records += run.records
+        if run.state != "broken" or len(records) == len(tests.all):
+            return _report(tests.all, records, run.state, run.note)
+        job |= {"timeout": job["timeout"] - run.spent, "wall": job["wall"] - run.wall}
+    note = f"the candidate had to be started more than {MOST_STARTS} times"
+    return _report(tests.all, records, "stopped", note)
 
 
-def _job(
-    source: str, tests: PythonTests, tokens: list[str], budgets: dict[str, float]
-) -> dict[str, Any]:
+def _job(source: str, tests: PythonTests) -> dict[str, Any]:
     statements = (*tests.all, tests.setup)
     used = names_used(statements)
     entry_points = used & set(tests.entry_points or names_called(statements))
@@ -105,18 +119,56 @@ def _job(
     lines = "\n".join(tests.imports)
     return {
         "source": source,
-        "tests": tests.all,
         # Each with whether the tests cannot do without it.
         "imports": [(line, bool(names & used - entry_points)) for line, names in imports(lines)],
         "setup": tests.setup,
         "entry_points": sorted(entry_points),
         "classes": sorted(classes),
-        "tokens": tokens,
-        **budgets,
     }
 
 
-def _records(stdout: str, tokens: list[str]) -> Iterator[tuple[int, list[Any]]]:
+class _Run(NamedTuple):
+    """What the harness says of one process of the candidate's."""
+
+    begun: bool
+    state: str
+    note: str
+    records: list[_Record | None]
+    """Of each test that was to be run; after `broken` only of those before and at that point."""
+
+    spent: float
+    """Seconds without those of waiting for a processor, and with them in `wall`."""
+
+    wall: float
+
+
+async def _program(sandbox: Sandbox, tests: PythonTests) -> str:
+    """The program for the sandbox, which is short where its parts can be loaded beforehand."""
+    if not await sandbox.preload(modules()):
+        return modules() + RUN
+    for name in sorted(COMMON & modules_imported(tests.imports)):
+        await sandbox.preload(f"import {name}")
+    return RUN
+
+
+async def _run(sandbox: Sandbox, program: str, job: dict[str, Any]) -> _Run:
+    tests = len(job["tests"])
+    tokens = [secrets.token_hex(16) for _ in range(tests + 2)]
+    result = await sandbox.run_python(
+        program,
+        stdin=json.dumps(job | {"tokens": tokens}).encode(),
+        timeout=max(job["wall"], 0) + SLACK,
+        max_output=(1 << 16) + (len(tokens) << 13),
+    )
+    found = dict(_records(result.stdout, tokens))
+    begun, end = found.pop(tests, None), found.pop(tests + 1, None)
+    state, note, spent, wall = end or ("stopped", _how_it_ended(result), 0, 0)
+    count = len(found) if state == "broken" else tests
+    records = [found.get(place) for place in range(count)]
+    return _Run(begun is not None, state, note, records, spent, wall)
+
+
+def _records(stdout: str, tokens: list[str]) -> Iterator[tuple[int, _Record]]:
     """The report's lines by position; the first that bears a token is the one that counts."""
     places = {token: place for place, token in enumerate(tokens)}
     for line in stdout.splitlines():
@@ -126,31 +178,24 @@ def _records(stdout: str, tokens: list[str]) -> Iterator[tuple[int, list[Any]]]:
             yield place, json.loads(record)
 
 
+def _how_it_ended(result: ExecResult) -> str:
+    how = f"exit status {result.exit_code}" if result.outcome == "exited" else result.outcome
+    said = f" {result.stderr[-500:]}" if result.stderr else ""
+    return f"the harness ended before its report was complete ({how}).{said}"
+
+
 def _report(
-    statements: tuple[str, ...], records: dict[int, list[Any]], result: ExecResult
+    statements: tuple[str, ...], records: list[_Record | None], state: str, note: str
 ) -> Report:
-    begun, end = records.get(len(statements)), records.get(len(statements) + 1)
-    state, note = end or ("stopped", _how_it_ended(result))
-    if begun is None or state == "unfit":
-        raise GraderError(
-            f"the harness cannot work in this sandbox: {note} {result.stderr[-500:]}".strip(),
-            retryable=state != "unfit",
-        )
-    tests = tuple(
-        _test_result(statement, records.get(place)) for place, statement in enumerate(statements)
-    )
-    judged = sum(record[3] for place, record in records.items() if place < len(statements))
+    missing = [None] * (len(statements) - len(records))
+    tests = tuple(map(_test_result, statements, [*records, *missing]))
+    judged = sum(record[3] for record in records if record)
     if judged and not note:
         note = f"the candidate's own __eq__ decided comparisons in {judged} of the tests"
     return Report(tests, note, _outcome(tests, state))
 
 
-def _how_it_ended(result: ExecResult) -> str:
-    how = f"exit status {result.exit_code}" if result.outcome == "exited" else result.outcome
-    return f"the harness ended before its report was complete ({how})."
-
-
-def _test_result(statement: str, record: list[Any] | None) -> TestResult:
+def _test_result(statement: str, record: _Record | None) -> TestResult:
     name = " ".join(statement.split())
     name = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
     if record is None:

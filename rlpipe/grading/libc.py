@@ -1,5 +1,7 @@
 """Functions of the C library, without the milliseconds that importing `ctypes` takes.
 
+They are found when this is loaded, so that a fork need not look for them.
+
 Runs inside a sandbox, so it needs no more than Python 3.9 and its standard library.
 """
 
@@ -25,10 +27,11 @@ class _Function(_ctypes.CFuncPtr):
 _LIBRARY = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
 
 
-def function(name: str) -> Callable[..., Any]:
-    """A function of the C library that takes integers and bytes, and returns an `int`.
-
-    Raises:
-        OSError: the library has none of that name.
-    """
+def _function(name: str) -> Callable[..., Any]:
+    """A function of the C library that takes integers and bytes, and returns an `int`."""
     return _Function(_ctypes.dlsym(_LIBRARY, name))
+
+
+prctl = _function("prctl")
+capset = _function("capset")
+syscall = _function("syscall")

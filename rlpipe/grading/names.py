@@ -45,6 +45,18 @@ def imports(source: str) -> Iterator[tuple[str, set[str]]]:
             yield ast.unparse(node), {name for alias in node.names for name in _bindings(alias)}
 
 
+def modules_imported(code: Iterable[str]) -> set[str]:
+    """The top-level modules that the statements `code` import, such as `os` for `os.path`."""
+    found: set[str] = set()
+    for statement in code:
+        for node in _parsed(statement).body:
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.split(".")[0])
+    return found
+
+
 def names_used(code: Iterable[str]) -> set[str]:
     """Every name that occurs in the statements `code`."""
     nodes = (node for statement in code for node in ast.walk(_parsed(statement)))

@@ -218,12 +218,16 @@ class Link(Peer):
             raise Gone(f"a value came that cannot be read: {error!r}") from None
         return self.last
 
-    def fetch(self, name: str, wanted_class: bool) -> Any:
-        """One of the candidate's top-level names."""
-        value = self.ask("get", name)
-        if wanted_class and isinstance(value, Remote):
-            self.constructors.add(value._reference)
-        return value
+    def load(
+        self, source: str, memory: int, classes: list[str], names: list[str]
+    ) -> dict[str, Any]:
+        """Have the candidate's code run; return what it defined under `names`, and no more."""
+        found = self.ask("load", source, memory, classes, names)
+        if type(found) is not dict:
+            raise Gone("a message came that says nothing")
+        wanted = (found[name] for name in classes if isinstance(found.get(name), Remote))
+        self.constructors = {value._reference for value in wanted}
+        return {name: found[name] for name in names if name in found}
 
     def made(self, value: Any) -> Any:
         """Let a test that made `value` use it as its own values."""

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 MAX_MESSAGE = 16 << 20
 """Bytes of one message."""
 
+USUAL = 1 << 12
+"""Bytes that most messages are shorter than."""
+
 DIGITS = 20
 
 
@@ -86,6 +89,7 @@ class Wire:
 
     def __init__(self, connection: _socket.socket) -> None:
         self.connection = connection
+        self.received = bytearray()
 
     def send(self, message: list[Any]) -> None:
         data = write(message).encode()
@@ -110,16 +114,18 @@ class Wire:
         return message
 
     def _take(self, size: int) -> bytes:
-        taken = bytearray()
-        while len(taken) < size:
+        while len(self.received) < size:
             try:
-                piece = self.connection.recv(min(size - len(taken), 1 << 20))
+                missing = size - len(self.received)
+                piece = self.connection.recv(min(max(missing, USUAL), 1 << 20))
             except OSError as error:
                 raise Gone(str(error)) from None
             if not piece:
                 raise Gone("the process ended")
-            taken += piece
-        return bytes(taken)
+            self.received += piece
+        taken = bytes(self.received[:size])
+        del self.received[:size]
+        return taken
 
 
 class Peer(Codec):

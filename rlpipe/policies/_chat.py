@@ -8,12 +8,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
+from rlpipe.chat import REASONING
 from rlpipe.policies.base import Request
 from rlpipe.types import Message, ToolCall, Turn, Usage
 
 PATH = "/chat/completions"
 
-SENT = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
+SENT = ("role", "content", "name", "tool_calls", "tool_call_id", REASONING)
 """Keys of a message that a chat server may see; what other services left there stays here."""
 
 TOKEN_ID = re.compile(r"token_id:(\d+)")
@@ -127,12 +128,25 @@ def read(data: Any) -> tuple[Message, Turn]:
 
 
 def _message(answer: _Answer) -> Message:
-    message: Message = {"role": "assistant", "content": answer.content or answer.refusal or ""}
-    if thought := answer.reasoning_content or answer.reasoning:
-        message["reasoning_content"] = thought
+    inline, spoken = _thought_aside(answer.content or "")
+    message: Message = {"role": "assistant", "content": spoken or answer.refusal or ""}
+    if thought := answer.reasoning_content or answer.reasoning or inline:
+        message[REASONING] = thought
     if answer.tool_calls:
         message["tool_calls"] = [_call(call).to_message() for call in answer.tool_calls]
     return message
+
+
+def _thought_aside(content: str) -> tuple[str, str]:
+    """The reasoning that a server left in the content, and what was said after it.
+
+    Some templates open the block in the prompt, so that only its end is in the answer.
+    """
+    thought, closed, spoken = content.partition("</think>")
+    opened = thought.lstrip().startswith("<think>")
+    if not closed or (not opened and "<think>" in thought):
+        return "", content
+    return thought.strip().removeprefix("<think>").strip(), spoken.lstrip()
 
 
 def _call(call: _Call) -> ToolCall:

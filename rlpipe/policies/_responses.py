@@ -7,6 +7,7 @@ back on every later turn: the output items of a turn stay on its message, under 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rlpipe.chat import REASONING
 from rlpipe.errors import ContextOverflow, ProviderError
 from rlpipe.policies._chat import CacheDetails, Wire, new_call_id, readable
 from rlpipe.policies._requests import OVERFLOW
@@ -17,6 +18,12 @@ PATH = "/responses"
 ITEMS = "provider_items"
 SMALLEST_LIMIT = 16
 """The API refuses a smaller `max_output_tokens`."""
+
+STRICT = frozenset(
+    {"type", "title", "description", "properties", "required", "additionalProperties"}
+    | {"items", "enum", "const", "anyOf", "$defs", "$ref"}
+)
+"""Keywords of a JSON schema that the strict form of tools is sure to take."""
 
 PASSING = (None, "server_error", "rate_limit_exceeded")
 """Codes of failed responses that another try may mend."""
@@ -77,8 +84,24 @@ def conversation(request: Request) -> dict[str, Any]:
 
 
 def _flat(function: Mapping[str, Any]) -> dict[str, Any]:
-    # Strict mode is this API's default and refuses schemas that have optional parameters.
-    return {"type": "function", **function, "strict": False}
+    return {"type": "function", **function, "strict": _strict(function["parameters"])}
+
+
+def _strict(schema: Any) -> bool:
+    """Whether a schema has the strict form, in which the service holds the model to it.
+
+    It takes closed objects of which every property is required, in few keywords; it refuses a
+    request over a schema that claims to be so and is not.
+    """
+    if not isinstance(schema, Mapping) or not schema.keys() <= STRICT:
+        return False
+    properties = schema.get("properties", {})
+    if schema.get("type") == "object" or "properties" in schema:
+        closed = schema.get("additionalProperties") is False
+        if not closed or set(schema.get("required", ())) != properties.keys():
+            return False
+    inner = [*properties.values(), *schema.get("anyOf", ()), *schema.get("$defs", {}).values()]
+    return all(map(_strict, inner + ([schema["items"]] if "items" in schema else [])))
 
 
 def _items(message: Message) -> Iterable[dict[str, Any]]:
@@ -142,7 +165,7 @@ def _message(items: list[dict[str, Any]]) -> Message:
     message: Message = {"role": "assistant", "content": spoken}
     parts = [part.text for item in thoughts for part in (*item.summary, *(item.content or ()))]
     if reasoning := "\n".join(filter(None, parts)):
-        message["reasoning_content"] = reasoning
+        message[REASONING] = reasoning
     if called:
         calls = (ToolCall(id=c.call_id, name=c.name, arguments=c.arguments) for c in called)
         message["tool_calls"] = [call.to_message() for call in calls]

@@ -1,6 +1,5 @@
 """Plays turns that the spec gives, for tests and demonstrations without a model."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -76,6 +75,8 @@ class _Player(Actor):
         self._policy = policy
 
     async def act(self, request: Request) -> tuple[Message, Turn]:
+        import asyncio
+
         said = request.messages[len(request.task.messages) :]
         index = sum(message["role"] == "assistant" for message in said)
         turn = self._turn(request.task.id, index)

@@ -16,6 +16,7 @@ from rlpipe.sandboxes._streams import Feed, Gather
 from rlpipe.sandboxes.base import ExecResult, Outcome
 
 FILE_SECONDS = 60.0
+PRELOAD_SECONDS = 60.0
 OUTCOMES: tuple[Outcome, ...] = ("exited", "timeout", "output_limit", "out_of_memory", "killed")
 FILE_ERRORS: dict[int, SandboxFileError.Kind] = {
     errno.ENOENT: "not_found",
@@ -43,11 +44,13 @@ class AgentSandbox(LivingSandbox):
 
     _box: Body
     _owner: int
+    _preloaded: dict[str, asyncio.Future[Reply]]
 
     def begin(self, body: Body, *, owner: int = 0) -> None:
         """Live in `body`; `owner` is who has to own the pipes that programs there read from."""
         self._box = body
         self._owner = owner
+        self._preloaded = {}
         self.live()
 
     async def exec(
@@ -76,6 +79,13 @@ class AgentSandbox(LivingSandbox):
     ) -> ExecResult:
         data = code.encode("utf-8", "surrogatepass")
         return await self._execute(wire.PYTHON, data, stdin, timeout, max_output)
+
+    async def preload(self, code: str) -> bool:
+        if code not in self._preloaded:
+            loading = self._request(wire.PRELOAD, encode(code), PRELOAD_SECONDS, 0, None)
+            self._preloaded[code] = asyncio.ensure_future(loading)
+        reply = await asyncio.shield(self._preloaded[code])
+        return reply.status == 0
 
     async def _execute(
         self,

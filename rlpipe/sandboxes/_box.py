@@ -22,6 +22,7 @@ from rlpipe.sandboxes.base import SandboxSpec
 
 READY_SECONDS = 30.0
 END_SECONDS = 5.0
+BIND_EARLY = {"LD_BIND_NOW": "1"}  # once for the agent, not in each of its forks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,7 @@ class Box:
             self._process = subprocess.Popen(
                 self._command(ends, information, seccomp),
                 pass_fds=[*ends, *(fd for fd in told if fd is not None)],
-                env=self.plan.environment(),
+                env=self.plan.environment() | BIND_EARLY,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

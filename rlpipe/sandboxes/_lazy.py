@@ -77,6 +77,9 @@ class LazySandbox(Sandbox):
             sandbox.run_python(code, stdin=stdin, timeout=timeout, max_output=max_output)
         )
 
+    async def preload(self, code: str) -> bool:
+        return await (await self._ready()).preload(code)
+
     async def read_file(self, path: str, *, max_bytes: int = 32 << 20) -> bytes:
         return await (await self._ready()).read_file(path, max_bytes=max_bytes)
 

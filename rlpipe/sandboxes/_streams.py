@@ -6,13 +6,18 @@ import os
 from contextlib import suppress
 
 PIPE_BYTES = 1 << 20
+USUAL_BYTES = 1 << 16
+"""What a pipe takes that nobody has enlarged, which costs time."""
+
 CHUNK = 1 << 18
 
 
-def _pipe() -> tuple[int, int]:
+def _pipe(size: int) -> tuple[int, int]:
+    """A pipe for `size` bytes, which takes them at once where that is allowed."""
     read_end, write_end = os.pipe()
-    with suppress(OSError):  # an ordinary user may be refused the larger size
-        fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    if size > USUAL_BYTES:
+        with suppress(OSError):  # an ordinary user may be refused the larger size
+            fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return read_end, write_end
 
 
@@ -22,7 +27,7 @@ class Feed:
     def __init__(self, data: bytes) -> None:
         self._loop = asyncio.get_running_loop()
         self._left = memoryview(data)
-        self.program_end, self._end = _pipe()
+        self.program_end, self._end = _pipe(len(data))
         self._open = True
         os.set_blocking(self._end, False)
         self._write()
@@ -52,7 +57,7 @@ class Gather:
     def __init__(self, limit: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._limit = limit
-        self._end, self.program_end = _pipe()
+        self._end, self.program_end = _pipe(limit)
         self._open = True
         self.data = bytearray()
         os.set_blocking(self._end, False)

@@ -6,8 +6,8 @@ never repeated by anyone, since it may have had effects.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self
@@ -151,6 +151,19 @@ class Sandbox(ABC):
             ["python3", "-I", "-c", code], stdin=stdin, timeout=timeout, max_output=max_output
         )
 
+    async def preload(self, code: str) -> bool:
+        """Have later Python programs begin with what `code` makes, such as modules.
+
+        It is run once, where nothing guards it, so it must be the caller's own. Asking again for
+        the same code costs nothing.
+
+        Returns whether that is so: a provider that starts each program anew cannot.
+
+        Raises:
+            SandboxError: the machinery failed.
+        """
+        return False
+
     @abstractmethod
     async def read_file(self, path: str, *, max_bytes: int = 32 << 20) -> bytes:
         """Read a file; a relative path starts at `spec.workdir`.
@@ -210,6 +223,10 @@ class SandboxSession(ABC):
         Raises:
             SandboxError: it did not start; nothing is left behind.
         """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop every sandbox that it started, and each that is still being started."""
 
     @abstractmethod
     async def list(
@@ -320,6 +337,17 @@ class SandboxProvider(Component):
             return [Finding("", f"no sandbox could be started: {error}")]
         return []
 
-    def open(self) -> AbstractAsyncContextManager[SandboxSession]:
-        """Open the provider; leaving the context stops every sandbox that it started."""
+    def session(self) -> SandboxSession:
+        """What starts the sandboxes of one run. Nothing is started yet."""
         raise NotImplementedError
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[SandboxSession]:
+        """Open the provider; leaving the context stops every sandbox that it started."""
+        import asyncio
+
+        session = self.session()
+        try:
+            yield session
+        finally:
+            await asyncio.shield(session.close())

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlpipe.component import Component, field_docs
-from rlpipe.errors import Finding
 from rlpipe.sandboxes.base import ExecResult, Sandbox
 
 
@@ -32,26 +31,6 @@ class Tool(Component):
     Arguments: ClassVar[type[Arguments]]
     submits: ClassVar[bool] = False
     """Whether a call ends the rollout with an answer."""
-
-    ignores: ClassVar[frozenset[str]] = frozenset()
-    """Settings that mean nothing to this tool: to set one is a mistake that `check` tells."""
-
-    timeout: float = Field(60.0, gt=0)
-    """Seconds for one call."""
-
-    max_output: int = Field(8192, ge=64)
-    """Characters of output that the model is shown."""
-
-    keep: Literal["head", "tail"] = "tail"
-    """Which end of an output that is too long the model is shown."""
-
-    def check(self) -> list[Finding]:
-        defaults = {name: field.get_default() for name, field in type(self).model_fields.items()}
-        return super().check() + [
-            Finding(name, f"{self.kind!r} has no use for it; leave it out")
-            for name in sorted(self.ignores)
-            if getattr(self, name) != defaults[name]
-        ]
 
     @abstractmethod
     async def call(self, sandbox: Sandbox, arguments: Any) -> Observation:
@@ -78,6 +57,16 @@ class Tool(Component):
             "function": {"name": name, "description": description, "parameters": parameters},
         }
 
+
+class OutputTool(Tool):
+    """A tool that shows the model text which may be long."""
+
+    max_output: int = Field(8192, ge=64)
+    """Characters of output that the model is shown."""
+
+    keep: Literal["head", "tail"] = "tail"
+    """Which end of an output that is too long the model is shown."""
+
     def cut(self, text: str) -> str:
         """Keep one end of an output that is too long, and mark the cut."""
         dropped = len(text) - self.max_output
@@ -87,6 +76,13 @@ class Tool(Component):
         if self.keep == "head":
             return f"{text[: self.max_output]}\n{mark}"
         return f"{mark}\n{text[-self.max_output :]}"
+
+
+class ProgramTool(OutputTool):
+    """A tool that runs a program of the model's."""
+
+    timeout: float = Field(60.0, gt=0)
+    """Seconds for one call; when they are over, everything that it started is killed."""
 
 
 def describe(result: ExecResult, timeout: float) -> str:

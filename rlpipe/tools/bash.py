@@ -6,7 +6,7 @@ from pydantic import Field
 
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.tools import base
-from rlpipe.tools.base import Observation, Tool
+from rlpipe.tools.base import Observation, ProgramTool
 
 
 class Command(base.Arguments):
@@ -14,7 +14,7 @@ class Command(base.Arguments):
     """A command line for bash."""
 
 
-class Bash(Tool):
+class Bash(ProgramTool):
     """Run a command in bash and return its exit code and output. Files stay between calls."""
 
     kind: Literal["bash"] = "bash"

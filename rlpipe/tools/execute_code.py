@@ -4,7 +4,7 @@ from typing import Literal
 
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.tools import base
-from rlpipe.tools.base import Observation, Tool, describe
+from rlpipe.tools.base import Observation, ProgramTool, describe
 
 
 class Code(base.Arguments):
@@ -12,7 +12,7 @@ class Code(base.Arguments):
     """A complete Python program."""
 
 
-class ExecuteCode(Tool):
+class ExecuteCode(ProgramTool):
     """Run a Python program in the sandbox and return what it prints."""
 
     kind: Literal["execute_code"] = "execute_code"

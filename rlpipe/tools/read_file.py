@@ -1,10 +1,10 @@
 """Read a text file."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.tools import base
-from rlpipe.tools.base import Observation, Tool
+from rlpipe.tools.base import Observation, OutputTool
 
 
 class Path(base.Arguments):
@@ -12,11 +12,10 @@ class Path(base.Arguments):
     """Path of the file; a relative one starts in the working folder."""
 
 
-class ReadFile(Tool):
+class ReadFile(OutputTool):
     """Read a text file from the sandbox."""
 
     kind: Literal["read_file"] = "read_file"
-    ignores: ClassVar[frozenset[str]] = frozenset({"timeout"})
     keep: Literal["head", "tail"] = "head"
     """Which end of a file that is too long the model is shown."""
 

@@ -1,6 +1,6 @@
 """Hand in the final solution."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.tools import base
@@ -16,7 +16,6 @@ class SubmitSolution(Tool):
     """Submit the final solution. Tests that you may not have seen judge it; the work ends."""
 
     kind: Literal["submit_solution"] = "submit_solution"
-    ignores: ClassVar[frozenset[str]] = frozenset({"timeout", "max_output", "keep"})
     Arguments = Solution
     submits = True
 

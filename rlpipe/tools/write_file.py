@@ -1,6 +1,6 @@
 """Write a text file."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.tools import base
@@ -19,7 +19,6 @@ class WriteFile(Tool):
     """Write a text file into the sandbox, replacing what was there."""
 
     kind: Literal["write_file"] = "write_file"
-    ignores: ClassVar[frozenset[str]] = frozenset({"timeout", "max_output", "keep"})
     Arguments = File
 
     async def call(self, sandbox: Sandbox, arguments: File) -> Observation:

@@ -45,6 +45,10 @@ class Grpo(Train):
     warmup_keep: Literal["passed", "all"] = "passed"
     """Which demonstrations are learned: those that passed, or all, faults included."""
 
+    warmup_learn_reasoning: bool = False
+    """Whether what the teacher thought is learned too; the policy's chat template must have a place
+    for it."""
+
     @property
     def demonstrations(self) -> int:
         return self.warmup_tasks if self.warmup_steps else 0

@@ -21,6 +21,10 @@ class Sft(Train):
     keep: Literal["passed", "all"] = "passed"
     """Which trajectories are learned."""
 
+    learn_reasoning: bool = False
+    """Whether what the teacher thought is learned too; the policy's chat template must have a place
+    for it."""
+
     @property
     def demonstrations(self) -> int:
         return self.total_tasks * self.group_size

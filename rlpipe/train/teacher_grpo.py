@@ -32,6 +32,10 @@ class TeacherGrpo(Train):
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """What advantages are divided by: the spread within the group, within the batch, or nothing."""
 
+    learn_reasoning: bool = False
+    """Whether what the teacher thought is learned too; the policy's chat template must have a place
+    for it."""
+
     @property
     def demonstrations(self) -> int:
         return self.total_tasks * self.group_size

@@ -165,9 +165,9 @@ def test_a_missing_value_is_required():
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("+recipe=quickstrat", "no recipe named 'quickstrat'"),
-        ("backend=trk", "no backend named 'trk'"),
-        ("tools=[bsh]", "no tools named 'bsh'"),
+        ("+recipe=quickstrat", "recipe: no choice 'quickstrat'"),
+        ("backend=trk", "backend: no choice 'trk'"),
+        ("tools=[bsh]", "tools: no choice 'bsh'"),
     ],
 )
 def test_an_unknown_choice_names_the_near_one(override, said):
@@ -227,10 +227,43 @@ def test_a_recipe_in_another_encoding_is_told_with_its_line(tmp_path, monkeypatc
         load_experiment("mine")
 
 
+def test_unknown_choices_are_told_beside_all_else():
+    found = findings(
+        "+recipe=quickstart", "backend=trk", "tools=[bash,pyton]", "train.stepz=1", "backend.lr=2"
+    )
+    assert list(found) == ["backend", "tools", "train.stepz"]
+    assert "did you mean 'trl'" in found["backend"].problem
+    assert "no choice 'pyton'" in found["tools"].problem
+    assert "did you mean 'steps'" in found["train.stepz"].problem
+
+
+def test_parts_that_are_incomplete_are_told_beside_what_the_schema_refuses():
+    found = findings("seed=x", "train.stepz=1", "sandbox.network=public", "reward.answr=1")
+    assert list(found) == ["seed", "reward.answr", "train.stepz", "sandbox.network"]
+    assert found["sandbox.network"].origin == "command line"
+    assert set(findings("train.steps=0", "train.group_size=1")) == {
+        "train.steps",
+        "train.group_size",
+    }
+
+
+@pytest.mark.parametrize(
+    ("tool", "option", "said"),
+    [
+        ("submit_solution", "max_output=100", "; it has none"),
+        ("write_file", "keep=head", "; it has none"),
+        ("read_file", "timeout=5", " (it has: keep, max_output)"),
+    ],
+)
+def test_a_tool_has_only_options_that_it_acts_on(tool, option, said):
+    (finding,) = findings(f"tools=[{tool}]", f"tools.{tool}.{option}").values()
+    assert finding.problem == f"no such option of tools {tool!r}{said}"
+
+
 def test_a_folder_is_no_recipe(tmp_path, monkeypatch):
     _write_recipe(tmp_path, monkeypatch, "seed: 1\n")
     (tmp_path / "recipes" / "mime.yaml").mkdir()
-    with pytest.raises(ConfigError, match=r"no recipe named 'mime' \(known: mbpp_trl, mine, "):
+    with pytest.raises(ConfigError, match=r"no choice 'mime' \(known: mbpp_trl, mine, "):
         load_experiment("mime")
 
 

@@ -396,12 +396,54 @@ async def test_constant_of_the_shown_test_passes_that_test_only(box: Sandbox) ->
     assert (report.tests[0].outcome, report.outcome) == ("passed", "tests_failed")
 
 
+RIGHT = "def f(a, b): return a + b"
+PASSABLE = PythonTests(visible=SUM.visible, hidden=SUM.hidden[:-1], imports=SUM.imports)
+
+
 async def test_left_files_and_processes_do_not_reach_a_later_grading(box: Sandbox) -> None:
-    right = "def f(a, b): return a + b"
-    tests = PythonTests(visible=SUM.visible, hidden=SUM.hidden[:-1], imports=SUM.imports)
     for action in ("leave_files", "fork_and_forge", "fork_bomb", "kill_each"):
         await earns_nothing(box, placed("in_call", ACTIONS[action]))
-        assert (await grade(box, right, tests)).passed
+        assert (await grade(box, RIGHT, PASSABLE)).passed
+
+
+POISON = """
+import builtins, gc, sys, types
+def spoil(*_, **__): return True
+def poison():
+    frame = sys._getframe()
+    while frame:
+        frame.f_globals.update(dict.fromkeys(("preload", "perform", "run_program"), spoil))
+        frame = frame.f_back
+    for module in [m for n, m in sys.modules.items() if n.startswith(("rlpipe", "_agent"))]:
+        for name in [n for n in vars(module) if not n.startswith("__")]:
+            setattr(module, name, spoil)
+    for function in [f for f in gc.get_objects() if isinstance(f, types.FunctionType)]:
+        if function.__module__.startswith(("rlpipe", "_agent")) and not function.__closure__:
+            if not function.__code__.co_freevars: function.__code__ = spoil.__code__
+    builtins.compile = builtins.exec = spoil
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"{POISON}\npoison()\ndef f(a, b): return None",
+        f"{POISON}\ndef f(a, b): poison()",
+        placed("in_call", ACTIONS["patch_the_wire"]),
+        placed("in_call", ACTIONS["patch_builtins"]),
+        placed("in_call", ACTIONS["patch_math"]),
+        placed("in_call", ACTIONS["stop_each"]),
+    ],
+    ids=["poison_at_load", "poison_in_call", "the_wire", "builtins", "math", "stop_each"],
+)
+async def test_the_loaded_harness_is_out_of_reach(box: Sandbox, source: str) -> None:
+    loaded = "import sys; print('rlpipe.grading.harness' in sys.modules)"
+    assert (await grade(box, RIGHT, PASSABLE)).passed
+    for _ in range(2):
+        await earns_nothing(box, source)
+        assert (await box.run_python(loaded)).stdout == "True\n"
+        assert (await grade(box, RIGHT, PASSABLE)).passed
+        await earns_nothing(box, "def f(a, b): return a - b")
 
 
 async def test_exception_for_an_exception_only(box: Sandbox) -> None:

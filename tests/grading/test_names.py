@@ -1,6 +1,12 @@
 import pytest
 
-from rlpipe.grading.names import classes_defined, imports_of, names_called, names_defined
+from rlpipe.grading.names import (
+    classes_defined,
+    imports_of,
+    modules_imported,
+    names_called,
+    names_defined,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +57,11 @@ def test_imports_of() -> None:
     )
     assert imports_of(source) == ("import os, re as r", "from a.b import c as d, e")
     assert imports_of("import (") == ()
+
+
+def test_modules_imported() -> None:
+    lines = ("import os.path as p, re", "from a.b import c", "from . import d", "import (", "x = 1")
+    assert modules_imported(lines) == {"os", "re", "a"}
 
 
 def test_classes_defined() -> None:

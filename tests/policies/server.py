@@ -23,6 +23,7 @@ EXECUTE = {
             "type": "object",
             "properties": {"code": {"type": "string"}},
             "required": ["code"],
+            "additionalProperties": False,
         },
     },
 }

@@ -131,6 +131,22 @@ async def test_reasoning_is_kept_and_sent_back(act, server, name):
     assert server.asked[1].body["messages"][1] == message
 
 
+@pytest.mark.parametrize(
+    ("content", "thought", "said"),
+    [
+        ("<think>\nLet me see.\n</think>\n\nIt is 4.", "Let me see.", "It is 4."),
+        ("Let me see.\n</think>\n\nIt is 4.", "Let me see.", "It is 4."),
+        ("<think>\n\n</think>\n\nIt is 4.", None, "It is 4."),
+        ("The tags <think> and </think> mark it.", None, "The tags <think> and </think> mark it."),
+        ("<think> was never closed", None, "<think> was never closed"),
+    ],
+)
+async def test_reasoning_in_the_content_is_told_apart(act, server, content, thought, said):
+    server.reply(completion(content))
+    message, _ = await act()
+    assert (message.get("reasoning_content"), message["content"]) == (thought, said)
+
+
 async def test_tool_calls_make_the_round_trip(act, server):
     server.reply(calling(("a", "execute_code", '{"code": "1"}'), ("b", "nope", "{}")))
     message, turn = await act(tools=[EXECUTE])

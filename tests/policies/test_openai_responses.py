@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rlpipe.component import kinds, lookup
 from rlpipe.errors import ContextOverflow, ProviderError
 from rlpipe.policies.base import Sampling
 from rlpipe.policies.openai import Openai
@@ -42,12 +43,45 @@ async def test_what_is_sent(act, server):
     assert asked.body == {
         "model": "m",
         "input": [{"role": "user", "content": "Hi"}],
-        "tools": [{"type": "function", **EXECUTE["function"], "strict": False}],
+        "tools": [{"type": "function", **EXECUTE["function"], "strict": True}],
         "store": False,
         "include": ["reasoning.encrypted_content"],
         "max_output_tokens": 100,
         "reasoning": {"effort": "low"},
     }
+
+
+CLOSED = EXECUTE["function"]["parameters"]
+OPTIONAL = {"code": {"type": "string"}, "seconds": {"type": "number"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "strict"),
+    [
+        (CLOSED, True),
+        ({"type": "object", "properties": {}, "additionalProperties": False}, True),
+        ({**CLOSED, "properties": OPTIONAL}, False),
+        ({**CLOSED, "properties": OPTIONAL, "required": ["code", "seconds"]}, True),
+        ({**CLOSED, "additionalProperties": True}, False),
+        ({k: v for k, v in CLOSED.items() if k != "additionalProperties"}, False),
+        ({**CLOSED, "properties": {"code": {"type": "string", "default": "1"}}}, False),
+        ({**CLOSED, "properties": {"code": {"type": "object"}}}, False),
+        ({**CLOSED, "properties": {"code": {"anyOf": [CLOSED, {"type": "null"}]}}}, True),
+        ({**CLOSED, "properties": {"code": {"type": "array", "items": {"type": "object"}}}}, False),
+        ({**CLOSED, "$defs": {"Part": {"type": "object"}}}, False),
+    ],
+)
+def test_a_tool_has_the_strict_form_where_its_schema_allows_it(ask, schema, strict):
+    tool = {"type": "function", "function": {**EXECUTE["function"], "parameters": schema}}
+    body = Openai(model="m", api="responses").body(ask(tools=[tool]))
+    assert body["tools"] == [{"type": "function", **tool["function"], "strict": strict}]
+
+
+def test_every_tool_of_our_own_has_the_strict_form(ask):
+    tools = [lookup("tools", kind)().function(kind) for kind in kinds("tools")]
+    body = Openai(model="m", api="responses").body(ask(tools=tools))
+    assert len(body["tools"]) >= 5
+    assert {tool["strict"] for tool in body["tools"]} == {True}
 
 
 async def test_temperature_is_sent_unless_told_otherwise(act, server):

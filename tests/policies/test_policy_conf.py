@@ -26,6 +26,7 @@ CHANGED = {
         "model": "gpt-5.1-codex-mini",
         "api": "responses",
         "send_temperature": False,
+        "max_tokens_field": "max_completion_tokens",
     },
 }
 

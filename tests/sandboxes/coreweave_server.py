@@ -23,7 +23,8 @@ from google.rpc import error_details_pb2, status_pb2
 
 from rlpipe.errors import SandboxError, SandboxFileError
 from rlpipe.sandboxes._agent import wire
-from rlpipe.sandboxes.local import Local, LocalSandbox
+from rlpipe.sandboxes._local import LocalSandbox
+from rlpipe.sandboxes.local import Local
 from tests.sandboxes.relay import CLOSE, COMMAND, ERROR, EXIT, FRAME, OUTPUT, RELAY, STDIN
 
 Code = grpc.StatusCode

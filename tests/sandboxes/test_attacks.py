@@ -270,7 +270,7 @@ async def test_a_daemon_outlives_its_call_but_not_the_sandbox(box):
     marker = f"{1000 + os.getpid() / 1e7:.9f}"
     result = await box.exec(f"sleep {marker} & setsid -f sleep {marker}; echo started")
     assert result.stdout == "started\n"
-    assert (await box.exec("true", timeout=0.3)).ok
+    assert (await box.exec("true")).ok
     assert len(host_processes(marker)) == 2
     await box.stop()
     assert host_processes(marker) == []

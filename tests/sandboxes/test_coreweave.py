@@ -227,8 +227,8 @@ async def test_a_call_without_an_answer_is_no_timeout_of_the_command(service, bo
 
 async def test_waiting_for_the_service_does_not_count_as_time(service, box):
     service.gates["StreamExec"] = asyncio.Event()
-    running = asyncio.ensure_future(box.exec("echo done", timeout=0.5))
-    asyncio.get_running_loop().call_later(1.0, service.gates["StreamExec"].set)
+    running = asyncio.ensure_future(box.exec("echo done", timeout=1))
+    asyncio.get_running_loop().call_later(1.5, service.gates["StreamExec"].set)
     assert (await running).stdout == "done\n"
 
 

@@ -113,6 +113,15 @@ async def test_arguments_and_results_pass_unchanged():
     assert (python.code, python.stdin, python.timeout, python.max_output) == ("code", b"g", 3, 4)
 
 
+async def test_preloading_is_passed_on_and_makes_no_sandbox_used():
+    async with Local().open() as session, pool_of(session) as pool, pool.claim() as front:
+        assert await front.preload("import sys; sys.modules['extra'] = sys")
+        first = front.id
+        await front.reset()
+        assert (await front.run_python("import extra; print(extra.__name__)")).stdout == "sys\n"
+        assert front.id == first
+
+
 async def test_warm_ones_are_kept_and_replaced():
     session = FakeSandboxSession()
     async with pool_of(session, warm=2) as pool:

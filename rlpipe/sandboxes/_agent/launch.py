@@ -9,7 +9,7 @@ import resource
 import struct
 
 from .program import HANDOVER, await_program, perform, standard_end
-from .system import OPEN_FILES, Settings, set_limit, state_of, variables, within
+from .system import OPEN_FILES, SIGKILL, Settings, set_limit, state_of, variables, within
 from .wire import EXEC, unpack
 
 TYPE_CHECKING = False
@@ -129,6 +129,13 @@ class Launcher:
         if self.spare and pid == self.spare.pid:
             close(self.spare.pipes.output, self.spare.pipes.error)
             self.spare = None
+
+    def drop_spare(self) -> None:
+        """End the waiting process, which was forked from what the agent was before."""
+        if self.spare:
+            os.kill(self.spare.pid, SIGKILL)
+            self.lose(self.spare.pid)
+        self.wants_spare = True
 
     def _hand_over(self, operation: int, data: bytes, limit: int, file: int) -> Spare | None:
         """Give the waiting process its program; None where it has to be forked."""

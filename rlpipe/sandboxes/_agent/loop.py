@@ -5,14 +5,13 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # like _socket: the public halves cost 20 ms
 import _socket
 import errno
-import gc
 import os
 import select
 import sys
 import time
 
 from .launch import Launcher, refusal
-from .program import CHUNK, descriptors
+from .program import CHUNK, descriptors, preload, prepare
 from .system import (
     SIGKILL,
     Process,
@@ -30,6 +29,7 @@ from .wire import (
     KILLED,
     OUT_OF_MEMORY,
     OUTPUT_LIMIT,
+    PRELOAD,
     READ,
     REPLY,
     REQUEST,
@@ -46,6 +46,7 @@ FLOOD_FACTOR, FLOOD_BYTES = 8, 1 << 20
 SCAN_SECONDS, SCAN_SHARE = 0.05, 20
 END_SECONDS = 4.0  # less than the host waits before it kills the agent
 DEADLINE_SECONDS = 0.01  # between two looks at a program whose time is up
+ROOM = _socket.CMSG_SPACE(64)  # for the descriptors that come with requests
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 NEVER = float("inf")
 
@@ -145,17 +146,16 @@ class Agent:
     def exchange(self) -> None:
         """Receive and send what the control socket takes now; end when the host is gone."""
         try:
-            while True:
-                room, flags = _socket.CMSG_SPACE(64), _socket.MSG_CMSG_CLOEXEC
-                data, ancillary, _, _ = self.control.recvmsg(CHUNK, room, flags)
-                if not data:
-                    self.end()
-                self.incoming += data
-                self.files += descriptors(ancillary)
-        except BlockingIOError:
+            data, ancillary, _, _ = self.control.recvmsg(CHUNK, ROOM, _socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:  # there is only room to send
             pass
         except OSError:
             self.end()
+        else:
+            if not data:
+                self.end()
+            self.incoming += data
+            self.files += descriptors(ancillary)
         while (size := self.complete()) is not None:
             _, operation, number, seconds, limit, has_file = REQUEST.unpack_from(self.incoming)
             data = bytes(self.incoming[REQUEST.size : REQUEST.size + size])
@@ -210,6 +210,10 @@ class Agent:
         if operation == CANCEL:
             for running in [one for one in self.jobs.values() if one.number == job.number]:
                 self.stop(running, KILLED)
+            return
+        if operation == PRELOAD:
+            self.send(message(job.number, *preload(data)))
+            self.launcher.drop_spare()
             return
         try:
             self.start(job, operation, data, file)
@@ -359,8 +363,7 @@ def main(control_end: int, host: int = -1, companion: int = 0) -> NoReturn:
     settings.apply()
     os.chdir(settings.home)
     agent = Agent(control, settings, host, companion)
-    gc.collect()
-    gc.freeze()  # what is never collected is never written to, and stays shared by the forks
+    prepare()
     agent.send(message(0, 0, ""))
     try:
         agent.run()

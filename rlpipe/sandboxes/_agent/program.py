@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import _socket
+import atexit
 import builtins
 import errno
+import gc
 import os
 import stat
 import struct
@@ -35,8 +37,6 @@ def run_program(code: bytes) -> int:
     module = type(sys)("__main__")
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
-    builtins.__dict__.update(exit=sys.exit, quit=sys.exit)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
         source = code.decode("utf-8", "surrogatepass")
         exec(compile(source, "<string>", "exec", dont_inherit=True), module.__dict__)
@@ -51,6 +51,33 @@ def run_program(code: bytes) -> int:
     return status
 
 
+def preload(code: bytes) -> tuple[int, str]:
+    """Run the host's own code in the agent, so that later programs are forked with what it made.
+
+    Returns 0, or 1 and why it failed.
+    """
+    try:
+        exec(compile(code, "<preload>", "exec", dont_inherit=True), {"__name__": "preload"})
+    except Exception as error:
+        return 1, f"{type(error).__name__}: {error}"
+    settle()
+    return 0, ""
+
+
+def prepare() -> None:
+    """Do once in the agent what would otherwise be done in each of its forks."""
+    builtins.__dict__.update(exit=sys.exit, quit=sys.exit)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    compile("", "", "exec")  # makes the types of syntax trees
+    settle()
+
+
+def settle() -> None:
+    """Put what there is beyond garbage collection: what is never written to stays shared."""
+    gc.collect()
+    gc.freeze()
+
+
 def exit_status(code: object) -> int:
     if code is None:
         return 0
@@ -62,8 +89,6 @@ def exit_status(code: object) -> int:
 
 def finish_program() -> None:
     """Do what the interpreter does at its end, which `os._exit` leaves out."""
-    import atexit
-
     threading: Any = sys.modules.get("threading")
     if threading:
         threading._shutdown()

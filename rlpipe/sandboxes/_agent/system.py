@@ -96,14 +96,24 @@ def processes() -> dict[int, Process]:
     return found
 
 
+def told(pid: int | str, name: str) -> bytes:
+    """What the kernel says of a process in the file of that name; nothing when it is gone."""
+    try:
+        file = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(file, 1 << 14)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+
+
 def status_words(pid: int | str) -> list[bytes]:
     """What the kernel says of a process after its name; nothing when it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb", 0) as file:
-            # The name in parentheses is the process's own choice, so cut at the last one.
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return []
+    # The name in parentheses is the process's own choice, so cut at the last one.
+    return told(pid, "stat").rpartition(b")")[2].split()
 
 
 def state_of(pid: int) -> bytes:
@@ -112,20 +122,13 @@ def state_of(pid: int) -> bytes:
 
 def queue_seconds(pid: int) -> float:
     """Seconds that a process was ready to run and had no processor; 0 where Linux does not say."""
-    try:
-        with open(f"/proc/{pid}/schedstat", "rb", 0) as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
+    words = told(pid, "schedstat").split()
+    return int(words[1]) / 1e9 if len(words) > 1 else 0.0
 
 
 def memory_of(pid: int) -> int:
     """Bytes that are the process's own: pages of files could be dropped, so they do not count."""
-    try:
-        with open(f"/proc/{pid}/status", "rb", 0) as file:
-            words = [line.split() for line in file.read().splitlines()]
-    except OSError:
-        return 0
+    words = [line.split() for line in told(pid, "status").splitlines()]
     return sum(int(line[1]) << 10 for line in words if line and line[0] in OWN_MEMORY)
 
 

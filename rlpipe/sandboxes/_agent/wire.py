@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-EXEC, PYTHON, READ, WRITE, CANCEL = range(1, 6)
+EXEC, PYTHON, READ, WRITE, CANCEL, PRELOAD = range(1, 7)
 EXITED, TIMEOUT, OUTPUT_LIMIT, OUT_OF_MEMORY, KILLED = range(5)
 REQUEST = struct.Struct(">IBIdQB")  # length of the rest, operation, id, seconds, limit, has a file
 REPLY = struct.Struct(">IBiBQdII")  # id, outcome, status, truncated, produced, seconds, two lengths
