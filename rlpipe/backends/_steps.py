@@ -37,8 +37,13 @@ class Learner(ABC):
         """Make one step on the policy's own groups (`train=grpo`)."""
         raise NotImplementedError
 
-    async def imitate(self, shown: Sequence[Trajectory], rate: float) -> Figures:
-        """Make one step on a teacher's trajectories (`train=sft`, and warm-ups)."""
+    async def imitate(
+        self, shown: Sequence[Trajectory], rate: float, *, reasoning: bool
+    ) -> Figures:
+        """Make one step on a teacher's trajectories (`train=sft`, and warm-ups).
+
+        With `reasoning`, what the teacher thought is learned as well.
+        """
         raise NotImplementedError
 
     async def compare(self, groups: Sequence[TrajectoryGroup], rate: float) -> Figures:
@@ -82,7 +87,8 @@ async def _step(
 ) -> Figures:
     train = job.train
     if isinstance(train, Sft):
-        return await learner.imitate(batch(shown, step, train.batch_size, job.seed), rate)
+        drawn = batch(shown, step, train.batch_size, job.seed)
+        return await learner.imitate(drawn, rate, reasoning=train.learn_reasoning)
     if isinstance(train, TeacherGrpo):
         return await learner.compare(await job.teach(job.batch(step), step), rate)
     actor = await learner.actor(step - 1)
@@ -97,7 +103,8 @@ async def _warm_up(job: Job, train: Grpo, learner: Learner) -> None:
     top = train.warmup_learning_rate or train.learning_rate
     for step in range(1, steps + 1):
         rate = learning_rate("cosine", top, step, steps)
-        await learner.imitate(batch(shown, step, size, job.seed), rate)
+        drawn = batch(shown, step, size, job.seed)
+        await learner.imitate(drawn, rate, reasoning=train.warmup_learn_reasoning)
 
 
 def learning_rate(course: Course, top: float, step: int, steps: int) -> float:

@@ -78,9 +78,14 @@ class TinkerLearner(Learner):
         figures |= counted | _examples.policy_figures(rows, logprobs)
         return figures | {"train/skipped": 0.0}
 
-    async def imitate(self, shown: Sequence[Trajectory], rate: float) -> Figures:
-        tokenizer = self._service.tokenizer
-        rows = [_examples.taught(*row) for t in shown for row in supervised_rows(tokenizer, t)]
+    async def imitate(
+        self, shown: Sequence[Trajectory], rate: float, *, reasoning: bool
+    ) -> Figures:
+        rows = [
+            _examples.taught(*row)
+            for trajectory in shown
+            for row in supervised_rows(self._service.tokenizer, trajectory, reasoning=reasoning)
+        ]
         logprobs, figures = await self._step(rows, losses.IMITATION, rate)
         counted = {"train/rows": float(len(rows))}
         return figures | counted | _examples.teacher_figures(rows, logprobs)
@@ -93,11 +98,11 @@ class TinkerLearner(Learner):
         """
         train = self._job.train
         assert isinstance(train, TeacherGrpo)
-        tokenizer = self._service.tokenizer
+        tokenizer, reasoning = self._service.tokenizer, train.learn_reasoning
         rows = [
             _examples.taught(*row, value)
             for trajectory, value in lessons(groups, train.scale_rewards)
-            for row in supervised_rows(tokenizer, trajectory)
+            for row in supervised_rows(tokenizer, trajectory, reasoning=reasoning)
         ]
         counted = {"train/rows": float(len(rows))}
         if not rows:

@@ -51,10 +51,15 @@ class Tinker(Backend):
                 "warmup_batch_size",
                 "warmup_learning_rate",
                 "warmup_keep",
+                "warmup_learn_reasoning",
             }
         ),
-        "sft": frozenset({"learning_rate", "lora_rank", "seed", "batch_size", "keep"}),
-        "teacher_grpo": frozenset({"learning_rate", "lora_rank", "seed", "scale_rewards"}),
+        "sft": frozenset(
+            {"learning_rate", "lora_rank", "seed", "batch_size", "keep", "learn_reasoning"}
+        ),
+        "teacher_grpo": frozenset(
+            {"learning_rate", "lora_rank", "seed", "scale_rewards", "learn_reasoning"}
+        ),
     }
     losses: ClassVar[tuple[str, ...]] = ("importance_sampling", "ppo", "cispo")
 

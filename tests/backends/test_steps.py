@@ -41,7 +41,8 @@ class Noting(Learner):
         self.notes.append(f"reinforce {groups[0].task_id} {rate:g}")
         return {"train/rows": 2.0}
 
-    async def imitate(self, shown, rate):
+    async def imitate(self, shown, rate, *, reasoning):
+        assert not reasoning
         self.notes.append(f"imitate {' '.join(t.task_id for t in shown)} {rate:g}")
         return {}
 

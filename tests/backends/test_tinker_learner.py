@@ -198,7 +198,7 @@ BAD = member(1, 0.0, messages=(ASK, {"role": "assistant", "content": "red"}))
 
 async def test_imitation_weighs_what_the_teacher_said():
     client = Client("forward_backward", "optim_step")
-    figures = await asked(client, learner(client, Sft()).imitate([GOOD], 0.5))
+    figures = await asked(client, learner(client, Sft()).imitate([GOOD], 0.5, reasoning=False))
     ((ids, labels),) = supervised_rows(TOKENIZER, GOOD)
     (sent,) = client.data
     assert client.loss == ("cross_entropy", None)
