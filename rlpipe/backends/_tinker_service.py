@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import logging
+import os
 import warnings
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -87,8 +88,7 @@ async def connect(backend: "Tinker", policy: Policy, run: str = "") -> AsyncIter
     """
     model = backend.model_of(policy)
     tokenizer = await asyncio.to_thread(policy.load_tokenizer)
-    with failing("the Tinker service cannot be used"):
-        served = await _served(backend)
+    served = await _served(backend)
     problem = _not_served(model, served)
     if problem:
         raise RunError(problem)
@@ -99,9 +99,7 @@ async def connect(backend: "Tinker", policy: Policy, run: str = "") -> AsyncIter
             project_id=backend.project,
             **_address(backend),
         )
-    limits = [served.get(model), getattr(policy, "max_length", None)]
-    known = [limit for limit in [*limits, tokenizer.model_max_length] if limit]
-    context = min([*known, CONTEXT])
+    context = min(served[model] or CONTEXT, tokenizer.model_max_length, CONTEXT)
     status = "errored"
     try:
         yield Service(backend, policy, client, tokenizer, model, context)
@@ -123,22 +121,38 @@ async def _close(client: Any, status: str) -> None:
     if not hasattr(client, "close"):
         return
     try:
-        await client.close(status)
-    except (tinker.TinkerError, httpx.HTTPError) as error:
+        async with asyncio.timeout(ANSWERING):
+            await client.close(status)
+    except (tinker.TinkerError, httpx.HTTPError, TimeoutError) as error:
         log.info("the session could not be closed: %s", said(error))
 
 
 async def _served(backend: "Tinker") -> Mapping[str, int | None]:
-    """Names of the models that the service has, with the tokens that each takes."""
+    """Names of the models that the service has, with the tokens that each takes.
+
+    Raises:
+        RunError: it does not answer, or refuses the key.
+    """
+    await _reach(backend)
     address = _address(backend)
     rest: Any = getattr(tinker, "RestClient", None)
-    async with asyncio.timeout(ANSWERING):
+    with failing("the Tinker service cannot be used"):
         if hasattr(rest, "get_server_capabilities"):
-            answer = await rest(**address).get_server_capabilities()
+            client = await asyncio.to_thread(lambda: rest(**address))
+            answer = await client.get_server_capabilities()
         else:
             answer = await tinker.ServiceClient(**address).get_server_capabilities_async()
     models = answer.supported_models
     return {m.model_name: m.max_context_length for m in models if m.model_name}
+
+
+async def _reach(backend: "Tinker") -> None:
+    """See whether anybody answers at an address that is ours to know: the SDK tries for minutes."""
+    url = backend.base_url or os.environ.get("TINKER_BASE_URL")
+    if url:
+        with failing(f"the Tinker service at {url} does not answer"):
+            async with httpx.AsyncClient(timeout=ANSWERING) as client:
+                await client.get(f"{url.rstrip('/')}/api/v1/healthz")
 
 
 def _not_served(model: str, served: Mapping[str, int | None]) -> str | None:
@@ -155,27 +169,32 @@ def refusals(backend: "Tinker", policy: Policy, train: Train | None) -> list[Fin
 
 async def _refusals(backend: "Tinker", policy: Policy, train: Train | None) -> list[Finding]:
     try:
-        with failing("the Tinker service cannot be used"):
-            served = await _served(backend)
+        served = await _served(backend)
     except RunError as error:
         return [Finding("backend.base_url", str(error))]
     problem = _not_served(backend.model_of(policy), served)
     if problem:
         return [Finding("policy.model", problem)]
-    return [] if train is None else await _untrainable(backend, policy, train)
+    if train is None:
+        return []
+    try:
+        async with connect(backend, policy) as service:
+            return await _untrainable(service, train)
+    except RunError as error:
+        return [Finding("policy.model", str(error))]
 
 
-async def _untrainable(backend: "Tinker", policy: Policy, train: Train) -> list[Finding]:
+async def _untrainable(service: Service, train: Train) -> list[Finding]:
     """Make an adapter and try its loss: no list says what the service would refuse."""
-    async with connect(backend, policy) as service:
-        try:
-            client = await service.fresh_adapter(backend.rank_of(train), 0)
-        except RunError as error:
-            return [Finding("train.lora_rank", str(error))]
-        try:
-            await losses.try_out(client, losses.chosen(backend, train))
-        except RunError as error:
-            return [Finding("train.loss_fn", str(error))]
+    backend = service.backend
+    try:
+        client = await service.fresh_adapter(backend.rank_of(train), 0)
+    except RunError as error:
+        return [Finding("train.lora_rank", str(error))]
+    try:
+        await losses.try_out(client, losses.chosen(backend, train))
+    except RunError as error:
+        return [Finding("train.loss_fn", str(error))]
     return []
 
 

@@ -32,7 +32,7 @@ def settings(tasks, tiny_model, launched_server):
 
 def test_an_agent_learns_where_to_look(tmp_path, settings):
     """Reward is for the key alone, which takes a tool call in a sandbox and a second turn."""
-    steps = 10
+    steps = 8
     experiment = rlpipe.load_experiment(None, *settings, f"train.steps={steps}")
     result = rlpipe.run(experiment, tmp_path / "run")
     rewards = [result.metrics[step]["train/reward"] for step in range(1, steps + 1)]
@@ -48,6 +48,13 @@ def test_an_agent_learns_where_to_look(tmp_path, settings):
         (laid,) = lay_out(row.turns)
         assert sum(laid.mask) == row.usage.completion_tokens
         assert row.policy_version == steps - 1
+
+
+def test_the_untrained_policy_is_served_for_evaluation(tmp_path, settings):
+    experiment = rlpipe.load_experiment(None, *settings, "mode=eval", "evaluate.samples=2")
+    result = rlpipe.run(experiment, tmp_path / "run")
+    assert {"val/pass_rate", "val/pass@2"} <= set(result.metrics[0])
+    assert result.evaluations[0].failed == 0
 
 
 def job(tmp_path, model, train, trajectories):
