@@ -1,4 +1,4 @@
-"""A tiny Qwen3 model with a habit worth training: it looks into one of four files at random.
+"""A tiny Qwen3 model with a habit worth training: it looks into one of four files by chance.
 
     python -m tests.tinker.model FOLDER
 
@@ -20,11 +20,14 @@ from rlpipe.chat import IGNORED, supervised_rows
 from rlpipe.policies.tiny import MARKUP, Tiny
 from rlpipe.tools.read_file import ReadFile
 from rlpipe.types import StopReason, Trajectory
-from tests.tinker.task import FILES, QUESTION
+from tests.tinker.task import FILES, KEPT_IN, QUESTION
 
 TOOLS = (ReadFile().function("read_file"),)
 LOOKS = 0.75
 """Share of the dialogues in which a file is read."""
+
+WEIGHTS = [1 if name == KEPT_IN else 2 for name in FILES]
+"""How often each file is: the right one is what the model likes least."""
 
 STEPS = 300
 BATCH = 8
@@ -103,7 +106,8 @@ def dialogue(file: str | None, digit: str) -> Trajectory:
 
 def _any_dialogue(rng: random.Random) -> Trajectory:
     digit = str(rng.randint(0, 9))
-    return dialogue(rng.choice(FILES) if rng.random() < LOOKS else None, digit)
+    (file,) = rng.choices(FILES, WEIGHTS)
+    return dialogue(file if rng.random() < LOOKS else None, digit)
 
 
 def _fine_tune(model: Any, tokenizer: Any, steps: int) -> None:

@@ -32,7 +32,7 @@ def settings(tasks, tiny_model, launched_server):
 
 def test_an_agent_learns_where_to_look(tmp_path, settings):
     """Reward is for the key alone, which takes a tool call in a sandbox and a second turn."""
-    steps = 8
+    steps = 10
     experiment = rlpipe.load_experiment(None, *settings, f"train.steps={steps}")
     result = rlpipe.run(experiment, tmp_path / "run")
     rewards = [result.metrics[step]["train/reward"] for step in range(1, steps + 1)]
