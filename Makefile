@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: quickstart test check clean
+.PHONY: quickstart test check check-tinker clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/rlpipe +recipe=quickstart
@@ -22,11 +22,16 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Trains on a real Tinker-compatible server, whose environment (Python 3.12, 7 GB) is made in the
+# user's cache at the first call.
+check-tinker: $(INSTALLED)
+	$(BIN)/pytest -m tinker --durations=10 -rs tests/tinker
+
 # Torch comes first and by itself: as a dependency of another package it would be the newest one.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(MAKE) --no-print-directory torch
-	$(PIP) install -c constraints.txt -e '.[trl,local,coreweave,dev]'
+	$(PIP) install -c constraints.txt -e '.[trl,local,coreweave,tinker,dev]'
 	touch $@
 
 .PHONY: torch

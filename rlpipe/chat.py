@@ -44,6 +44,24 @@ def prompt_ids(
     return _encode(tokenizer, _render(tokenizer, messages, tools, generate=True))
 
 
+def end_ids(tokenizer: Any) -> list[int]:
+    """Tokens that end an assistant's message: the tokenizer's own, and what the template writes.
+
+    Raises:
+        ValueError: the chat template fails.
+    """
+    stand_in: list[Message] = [
+        {"role": "user", "content": "."},
+        {"role": "assistant", "content": _MARK},
+    ]
+    whole = _render(tokenizer, stand_in, (), generate=False)
+    written = _encode(tokenizer, whole.rpartition(_MARK)[2])[:1]
+    # A template may end a message in plain words; those are no token to stop at.
+    special = [token for token in written if token in tokenizer.added_tokens_decoder]
+    own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    return sorted({*special, *own})
+
+
 def _added_text(
     tokenizer: Any, given: list[Message], tools: Sequence[dict[str, Any]], end: str
 ) -> str:

@@ -25,11 +25,15 @@ def check(experiment: Experiment) -> list[Finding]:
 
 def check_online(experiment: Experiment) -> list[Finding]:
     """What only the network can tell: endpoints, models, keys, data sets, images."""
-    return [
+    findings = [
         found.under(key)
         for key, component in _used(experiment).items()
         for found in component.check_online()
     ]
+    if uses_backend(experiment):
+        train = experiment.train if experiment.mode == "train" else None
+        findings += experiment.backend.check_fit_online(experiment.policy, train)
+    return findings
 
 
 def _used(experiment: Experiment) -> dict[str, Any]:

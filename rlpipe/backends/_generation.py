@@ -8,8 +8,8 @@ from typing import Any
 
 from rlpipe import chat
 from rlpipe.backends._batching import Batcher, Prompt, Sample
-from rlpipe.errors import ContextOverflow, ProviderError, TrajectoryTooLong
-from rlpipe.policies.base import Actor, Request, Sampling
+from rlpipe.errors import ProviderError
+from rlpipe.policies.base import Actor, Request
 from rlpipe.types import Message, Turn, Usage
 
 
@@ -34,7 +34,7 @@ class GeneratingActor(Actor):
         except ValueError as error:
             raise ProviderError(str(error)) from error
         sampling = request.sampling
-        most, cut = self._room(len(ids), sampling)
+        most, cut = sampling.room(len(ids), self._context)
         sample = await self._batcher.ask(
             Prompt(tuple(ids), request.seed, sampling.temperature, sampling.top_p, most)
         )
@@ -47,18 +47,6 @@ class GeneratingActor(Actor):
             duration=time.monotonic() - began,
             policy_version=self.version,
         )
-
-    def _room(self, used: int, sampling: Sampling) -> tuple[int, str]:
-        """New tokens that fit, and what an answer was cut by that takes them all."""
-        total = sampling.max_total_tokens
-        if total is not None and used >= total:
-            raise TrajectoryTooLong(f"{used} tokens, but the rollout is allowed {total}")
-        if used >= self._context:
-            raise ContextOverflow(f"{used} tokens, but the model takes {self._context}")
-        bounds = [(sampling.max_tokens, "length"), (self._context - used, "context_length")]
-        if total is not None:
-            bounds.append((total - used, "trajectory_length"))
-        return min(bounds, key=lambda bound: bound[0])
 
     def _message(self, sample: Sample) -> Message:
         said = sample.ids[:-1] if sample.finished else sample.ids

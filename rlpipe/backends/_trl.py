@@ -155,7 +155,7 @@ def _grpo_args(backend: "Trl", job: Job, train: Grpo) -> Any:
         learning_rate=train.learning_rate,
         lr_scheduler_type=backend.lr_scheduler,
         epsilon=train.epsilon,
-        loss_type=train.loss_fn,
+        loss_type=backend.loss_fn(train),
         scale_rewards="none",
         shuffle_dataset=False,
         remove_unused_columns=False,

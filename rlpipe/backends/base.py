@@ -140,6 +140,9 @@ class Backend(Component):
     honours: ClassVar[Mapping[str, frozenset[str]]] = {}
     """Per kind of `train`, the settings that this backend acts on besides the common ones."""
 
+    losses: ClassVar[tuple[str, ...]] = ()
+    """Values of `train.loss_fn` that this backend has, its own default first."""
+
     common: ClassVar[frozenset[str]] = frozenset(
         {"kind", "steps", "groups_per_batch", "group_size", "eval_every", "save_every"}
     )
@@ -162,10 +165,26 @@ class Backend(Component):
             name for name, value in train if name not in honoured and value != defaults[name]
         ]
         supported = ", ".join(sorted(honoured - {"kind"}))
-        return [
+        findings = [
             Finding(f"train.{name}", f"backend {self.kind!r} ignores it; it honours: {supported}")
             for name in ignored
         ]
+        loss = getattr(train, "loss_fn", None)
+        if loss and self.losses and loss not in self.losses:
+            has = f"backend {self.kind!r} has only: {', '.join(sorted(self.losses))}"
+            findings.append(Finding("train.loss_fn", has))
+        return findings
+
+    def loss_fn(self, train: Train) -> str:
+        """The loss that these settings train with here."""
+        return getattr(train, "loss_fn", None) or self.losses[0]
+
+    def check_fit_online(self, policy: Policy, train: Train | None) -> list[Finding]:
+        """What the backend's service refuses of these settings; `train` is None where none is done.
+
+        Keys are full paths.
+        """
+        return []
 
     @abstractmethod
     async def train(self, job: Job) -> TrainSummary:

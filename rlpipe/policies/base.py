@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rlpipe.component import Component
+from rlpipe.errors import ContextOverflow, TrajectoryTooLong
 from rlpipe.types import Message, Task, Turn
 
 
@@ -23,6 +24,25 @@ class Sampling:
 
     max_total_tokens: int | None = None
     """Tokens of prompt and answer together, for an actor that can count its prompt's."""
+
+    def room(self, used: int, context: int) -> tuple[int, str]:
+        """New tokens that fit after a prompt of `used` tokens into a model that takes `context`.
+
+        With them comes the `finish_reason` of an answer that takes them all.
+
+        Raises:
+            TrajectoryTooLong: the prompt has as many tokens as are allowed.
+            ContextOverflow: it has as many as the model takes.
+        """
+        total = self.max_total_tokens
+        if total is not None and used >= total:
+            raise TrajectoryTooLong(f"{used} tokens, but the rollout is allowed {total}")
+        if used >= context:
+            raise ContextOverflow(f"{used} tokens, but the model takes {context}")
+        bounds = [(self.max_tokens, "length"), (context - used, "context_length")]
+        if total is not None:
+            bounds.append((total - used, "trajectory_length"))
+        return min(bounds, key=lambda bound: bound[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,4 +119,8 @@ class Policy(Component):
 
     def load(self, seed: int) -> tuple[Any, Any]:
         """Load a policy in training into this process: a transformers model and its tokenizer."""
+        raise NotImplementedError
+
+    def load_tokenizer(self) -> Any:
+        """Load the tokenizer alone, for a model that a service holds."""
         raise NotImplementedError

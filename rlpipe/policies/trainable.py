@@ -1,6 +1,8 @@
 """The model in training: which one it is, and how a backend in this process loads it."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -53,18 +55,37 @@ class Trainable(Policy):
         Raises:
             RunError: they cannot be had, or there is no chat template.
         """
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM
 
-        source = str(Path(self.model).expanduser()) if _is_path(self.model) else self.model
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(source, revision=self.revision)
+        tokenizer = self.load_tokenizer()
+        with self._loading("the model"):
             model = AutoModelForCausalLM.from_pretrained(
-                source, revision=self.revision, dtype=self.dtype
+                self._source(), revision=self.revision, dtype=self.dtype
             )
-        except (OSError, ValueError, ImportError) as error:
-            raise RunError(f"the model {self.model!r} cannot be loaded: {error}") from error
-        self._fit(tokenizer)
         return model, tokenizer
+
+    def load_tokenizer(self) -> Any:
+        """Load the tokenizer alone.
+
+        Raises:
+            RunError: it cannot be had, or there is no chat template.
+        """
+        from transformers import AutoTokenizer
+
+        with self._loading("the tokenizer of"):
+            tokenizer = AutoTokenizer.from_pretrained(self._source(), revision=self.revision)
+        self._fit(tokenizer)
+        return tokenizer
+
+    def _source(self) -> str:
+        return str(Path(self.model).expanduser()) if _is_path(self.model) else self.model
+
+    @contextmanager
+    def _loading(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError, ImportError) as error:
+            raise RunError(f"{what} {self.model!r} cannot be loaded: {error}") from error
 
     def _fit(self, tokenizer: Any) -> None:
         """Set up a tokenizer for batches of conversations."""

@@ -15,10 +15,11 @@ class Grpo(Train):
     group_size: int = Field(8, ge=2)
     """Rollouts of one task; advantages are taken within the group."""
 
-    loss_fn: Literal["grpo", "dapo", "dr_grpo", "bnpo", "ppo", "cispo", "importance_sampling"] = (
-        "dapo"
-    )
-    """How token losses are formed and averaged; each backend names those it has."""
+    loss_fn: (
+        Literal["grpo", "dapo", "dr_grpo", "bnpo", "ppo", "cispo", "importance_sampling"] | None
+    ) = None
+    """How token losses are formed and averaged. Each backend has its own, and null takes its
+    default: `dapo` with `trl`, `importance_sampling` with `tinker`."""
 
     beta: float = Field(0.0, ge=0)
     """Weight of the KL term towards the starting policy."""
