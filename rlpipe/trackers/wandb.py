@@ -57,7 +57,7 @@ class Wandb(Tracker):
             return []
         findings = super().check()
         if self._mode() == "online" and not has_key():
-            findings.append(Finding("mode", WITHOUT_KEY))
+            findings.append(Finding("mode", WITHOUT_KEY, lacking=True))
         return findings
 
     def resting(self) -> str | None:
