@@ -23,10 +23,13 @@ HOSTS = ("api.forge.coreweave.com", "api.wandb.ai")
 """Where `wandb login` logs in, unless WANDB_BASE_URL says otherwise."""
 
 Mode = Literal["online", "offline", "disabled"]
+"""As wandb calls it."""
 
-MODES: dict[str, Mode] = {"on": "online", "offline": "offline", "off": "disabled"}
-
-NO_MODE: dict[str, Mode] = {"offline": "offline", "dryrun": "offline", "disabled": "disabled"}
+NO_MODE: Mapping[str, Mode] = {
+    "offline": "offline",
+    "dryrun": "offline",
+    "disabled": "disabled",
+}
 """What WANDB_MODE can say against sending figures."""
 
 
@@ -61,7 +64,7 @@ class Wandb(Tracker):
             return []
         findings = super().check()
         if self._mode() == "online" and not has_key():
-            findings.append(Finding("mode", WITHOUT_KEY))
+            findings.append(Finding("mode", WITHOUT_KEY, lacking=True))
         return findings
 
     def resting(self) -> str | None:
@@ -73,9 +76,9 @@ class Wandb(Tracker):
         return f"off, as WANDB_MODE={said}" if said else f"off without a key ({WITHOUT_KEY})"
 
     def _mode(self) -> Mode:
-        """As wandb calls it: online, offline or disabled."""
-        if self.mode != "auto":
-            return MODES[self.mode]
+        fixed: Mapping[str, Mode] = {"on": "online", "offline": "offline", "off": "disabled"}
+        if self.mode in fixed:
+            return fixed[self.mode]
         said = NO_MODE.get(os.environ.get("WANDB_MODE", ""))
         return said or ("online" if has_key() else "disabled")
 
