@@ -139,7 +139,8 @@ class TinkerLearner(Learner):
                 asked.append(made(self._client.save_weights_and_get_sampling_client))
             answers = await asyncio.gather(*asked)
         self._sampler = answers[2] if serve else None
-        return _logprobs(answers[0]), _grad_norm(answers[1])
+        trained = {"tokens/trained": float(sum(len(row.tokens) for row in rows))}
+        return _logprobs(answers[0]), _grad_norm(answers[1]) | trained
 
     async def save(self, step: int, folder: Path) -> None:
         ttl, saved, name = self._backend.checkpoint_ttl, datetime.now(UTC), f"step_{step}"

@@ -152,6 +152,7 @@ async def test_a_step_sends_everything_before_it_waits_and_trains_on_our_advanta
     assert figures["train/split_rollouts"] == 1
     assert figures["train/tokens"] == 6
     assert figures["train/logprob_diff"] == pytest.approx(0.5)
+    assert figures["tokens/trained"] == 15  # given ones included
     assert figures["train/grad_norm"] == 0.25
     assert figures["train/skipped"] == 0
 
