@@ -1,9 +1,10 @@
 """The bound: fork, run the same program, exit. No isolation, no limits, no output.
 
-    python3 -s -S benchmarks/_bound.py IN_FLIGHT SECONDS < PROGRAM    prints executions per second
+    python3 -s -S benchmarks/_bound.py SECONDS IN_FLIGHT... < PROGRAM
 
-Whoever forks an interpreter for each program cannot be faster. It imports next to nothing, since
-every page that a process has makes its forks slower.
+prints a line of executions per second for each number in flight. Whoever forks an interpreter for
+each program cannot be faster. It imports next to nothing, since every page that a process has makes
+its forks slower.
 """
 
 import gc
@@ -12,11 +13,8 @@ import sys
 import time
 
 
-def main() -> None:
-    in_flight, seconds, program = int(sys.argv[1]), float(sys.argv[2]), sys.stdin.read()
+def rate(program: str, in_flight: int, seconds: float) -> float:
     at_once = min(in_flight, os.cpu_count() or 1)
-    gc.collect()
-    gc.freeze()
     began, done, running = time.perf_counter(), 0, 0
     while True:
         more = time.perf_counter() - began < seconds
@@ -29,8 +27,15 @@ def main() -> None:
             assert os.wait()[1] == 0
             running, done = running - 1, done + 1
         else:
-            break
-    print("rate", done / (time.perf_counter() - began))
+            return done / (time.perf_counter() - began)
+
+
+def main() -> None:
+    program = sys.stdin.read()
+    gc.collect()
+    gc.freeze()
+    for in_flight in sys.argv[2:]:
+        print("rate", rate(program, int(in_flight), float(sys.argv[1])), flush=True)
 
 
 main()

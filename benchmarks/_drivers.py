@@ -1,6 +1,8 @@
 """Run in a process of its own, with the Python that has the package: one round of one contender.
 
-python benchmarks/_drivers.py NAME IN_FLIGHT SECONDS    prints executions per second
+    python benchmarks/_drivers.py NAME SECONDS IN_FLIGHT...
+
+prints a line of executions per second for each number in flight.
 """
 
 import asyncio
@@ -81,5 +83,6 @@ def swe_rex(in_flight: int, seconds: float) -> float:
 
 
 if __name__ == "__main__":
-    name, in_flight, seconds = sys.argv[1:]
-    print("rate", globals()[name](int(in_flight), float(seconds)))
+    name, seconds, *counts = sys.argv[1:]
+    for count in counts:
+        print("rate", globals()[name](int(count), float(seconds)), flush=True)

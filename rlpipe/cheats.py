@@ -4,8 +4,8 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rlpipe.grading.names import names_called, names_used, parse
-from rlpipe.types import PythonTests, Task
+from rlpipe.grading.names import names_wanted, parse
+from rlpipe.types import Task
 
 CONSTANT = "constant"
 """The one cheat that a weak set of tests cannot tell from a solution, whatever the grader does."""
@@ -62,19 +62,12 @@ class Cheat(NamedTuple):
 
 def cheats(task: Task) -> Iterator[Cheat]:
     """The standard cheats, made for a task."""
-    names = _wanted(task.tests) if task.tests else ()
+    names = names_wanted(task.tests) if task.tests else ()
     for name, before in BEFORE.items():
         yield Cheat(name, before + _defining(names, RETURNS.get(name, "return None")))
     shown = _expected(task)
     if shown is not None:
         yield Cheat(CONSTANT, _defining(names, f"return {shown}"))
-
-
-def _wanted(tests: PythonTests) -> tuple[str, ...]:
-    statements = (*tests.all, tests.setup)
-    if not tests.entry_points:
-        return names_called(statements)
-    return tuple(sorted(names_used(statements) & set(tests.entry_points)))
 
 
 def _defining(names: tuple[str, ...], body: str) -> str:

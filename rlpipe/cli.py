@@ -17,8 +17,10 @@ USAGE = """\
 usage: rlpipe +recipe=NAME [group=choice ...] [section.key=value ...]
        rlpipe list [group]
        rlpipe sandboxes list|count|stop [--run ID] [--tag T] [--provider P]
+       rlpipe resume RUN [section.key=value ...] [force=true]
        rlpipe rescore RUN [reward=choice] [section.key=value ...] [--failed] [--replay]
        rlpipe verify [group=choice ...] [section.key=value ...]
+       rlpipe view RUN|FOLDER [--port N]
 
   rlpipe +recipe=quickstart                          run a recipe
   rlpipe +recipe=quickstart dry_run=true             check the spec, say what would run, and stop
@@ -27,8 +29,10 @@ usage: rlpipe +recipe=NAME [group=choice ...] [section.key=value ...]
   rlpipe mode=collect policy=openai policy.model=M   rollouts and scores only
   rlpipe list rewards                                what a group has, with every option
   rlpipe sandboxes list                              what runs here have started, and how old it is
+  rlpipe resume RUN                                  go on with a run that stopped
   rlpipe rescore RUN reward=tests_fraction           judge a run's stored trajectories anew
   rlpipe verify dataset=mbpp reward=tests_pass       references and cheats through a reward
+  rlpipe view outputs                                the runs of a folder in a browser, or one run
 
 choices:
 """
@@ -56,7 +60,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def _complain(error: RlpipeError) -> None:
-    from rlpipe.store import redact
+    from rlpipe.redaction import redact
 
     for line in redact(str(error)).splitlines():
         print(f"rlpipe: {line}", file=sys.stderr)
@@ -103,6 +107,22 @@ def _rescore(args: list[str]) -> int:
     return 0
 
 
+def _resume(args: list[str]) -> int:
+    from rlpipe.config.compose import load_again
+    from rlpipe.runner import resume
+    from rlpipe.store import read_spec
+
+    settings = [arg for arg in args if "=" in arg and not Path(arg).is_dir()]
+    folders = [arg for arg in args if arg not in settings]
+    if len(folders) != 1 or folders[0].startswith("-"):
+        raise ConfigError("resume: name one run folder; rlpipe resume RUN [section.key=value ...]")
+    force = "force=true" in settings
+    settings = [arg for arg in settings if not arg.startswith("force=")]
+    run = Path(folders[0])
+    resume(run, load_again(read_spec(run), settings), force=force)
+    return 0
+
+
 def _sandboxes(args: list[str]) -> int:
     from rlpipe import monitoring
 
@@ -110,11 +130,20 @@ def _sandboxes(args: list[str]) -> int:
     return 0
 
 
+def _view(args: list[str]) -> int:
+    from rlpipe.report.serve import main
+
+    main(args)
+    return 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "list": _list,
     "rescore": _rescore,
+    "resume": _resume,
     "sandboxes": _sandboxes,
     "verify": _verify,
+    "view": _view,
 }
 """What is no run; each returns the exit status."""
 

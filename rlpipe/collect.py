@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from rlpipe.errors import Boundary, InfrastructureError, RunError
 from rlpipe.failures import delay, failure_of, late
 from rlpipe.judging import judge_group
-from rlpipe.policies.base import Actor, Request
+from rlpipe.policies.base import Actor, OnTurn, Request, unheard
 from rlpipe.rewards.base import Reward
 from rlpipe.rollouts.base import Record, Rollout
 from rlpipe.sandboxes._pool import SandboxPool
@@ -90,10 +90,13 @@ class Collector:
         temperature: float | None = None,
         scored: bool = True,
         on_rollout: Callable[[Trajectory], None] = lambda trajectory: None,
+        on_turn: OnTurn = unheard,
+        enough: Callable[[], bool] = lambda: False,
     ) -> list[TrajectoryGroup]:
         """Roll out each task `group_size` times; return the groups in the order of `tasks`.
 
         Without `scored`, trajectories end with neither a score nor, unless they failed, a failure.
+        Once there is `enough`, no further rollout begins, and groups without one are left out.
 
         Raises:
             RunError: not one rollout is valid.
@@ -101,19 +104,21 @@ class Collector:
 
         compared = scored and any(part.judges_groups for part in self.reward.each())
 
-        async def one(slot: Slot) -> Trajectory:
-            trajectory = await self._roll_out(slot, actor)
-            if not compared:
+        async def one(slot: Slot) -> Trajectory | None:
+            trajectory = await self._roll_out(slot, actor, on_turn, enough)
+            if trajectory and not compared:
                 on_rollout(trajectory)
             return trajectory
 
-        async def group(position: int, task: Task) -> TrajectoryGroup:
+        async def group(position: int, task: Task) -> TrajectoryGroup | None:
             async with asyncio.TaskGroup() as running:
                 asked = [
                     running.create_task(one(slot(position, task, index)))
                     for index in range(group_size)
                 ]
-            members = [rollout.result() for rollout in asked]
+            members = [made for rollout in asked if (made := rollout.result())]
+            if not members:
+                return None
             if compared:
                 members = await self._compare(task, members)
                 for member in members:
@@ -128,7 +133,7 @@ class Collector:
 
         async with asyncio.TaskGroup() as running:
             asked = [running.create_task(group(*numbered)) for numbered in enumerate(tasks)]
-        groups = [made.result() for made in asked]
+        groups = [made for task in asked if (made := task.result())]
         _refuse_total_loss([t for made in groups for t in made.trajectories], phase, step)
         return groups
 
@@ -148,11 +153,15 @@ class Collector:
         name = f"{self.seed} {phase} {step} {position} {index}".encode()
         return int.from_bytes(hashlib.sha256(name).digest()[:4]) >> 1
 
-    async def _roll_out(self, slot: Slot, actor: Actor) -> Trajectory:
+    async def _roll_out(
+        self, slot: Slot, actor: Actor, on_turn: OnTurn, enough: Callable[[], bool]
+    ) -> Trajectory | None:
         attempt = 1
         while True:
             async with self.slots:  # let go while pausing: others need not wait
-                trajectory = await self._attempt(slot, actor, attempt)
+                if attempt == 1 and enough():
+                    return None
+                trajectory = await self._attempt(slot, actor, attempt, on_turn)
             self.on_attempt(trajectory)
             failure = trajectory.failure
             if failure is None or not failure.retryable or attempt >= self.rollout.max_attempts:
@@ -160,7 +169,7 @@ class Collector:
             await self.pause(delay(failure, attempt, slot.seed))
             attempt += 1
 
-    async def _attempt(self, slot: Slot, actor: Actor, attempt: int) -> Trajectory:
+    async def _attempt(self, slot: Slot, actor: Actor, attempt: int, on_turn: OnTurn) -> Trajectory:
         """One try: the rollout and its score under one deadline. Only bugs of ours can raise."""
         record, began = Record(slot.task), time.monotonic()
         version = actor.version
@@ -201,7 +210,7 @@ class Collector:
                 async with asyncio.timeout(self.rollout.timeout) as deadline:
                     stop = await self.rollout.roll_out(
                         slot.task,
-                        _Attributed(actor),
+                        _Attributed(actor, on_turn),
                         self.tools,
                         sandbox,
                         record,
@@ -244,16 +253,20 @@ def _crossing(boundary: Boundary) -> Iterator[None]:
 
 
 class _Attributed(Actor):
-    """An actor whose unexpected errors are told from those of the rollout that asks it."""
+    """An actor whose unexpected errors are told from those of the rollout that asks it, and of
+    whose answers someone is told."""
 
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: Actor, on_turn: OnTurn) -> None:
         self._actor = actor
+        self._on_turn = on_turn
         self.name = actor.name
         self.version = actor.version
 
     async def act(self, request: Request) -> tuple[Message, Turn]:
         with _crossing("provider"):
-            return await self._actor.act(request)
+            message, turn = await self._actor.act(request)
+        self._on_turn(self.name, turn)
+        return message, turn
 
     def attend(self) -> AbstractContextManager[None]:
         return self._actor.attend()

@@ -9,6 +9,8 @@ from typing import Any
 
 from rlpipe.evaluation import Evaluation
 from rlpipe.metrics import summarise
+from rlpipe.redaction import redact
+from rlpipe.rewards.base import NO_ANSWER
 from rlpipe.types import Task, Trajectory, TrajectoryGroup
 
 log = logging.getLogger(__name__)
@@ -23,9 +25,10 @@ class Console:
         self._rich = Rich(highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
-        """Print a line, and keep it in the run's log."""
+        """Print a line without the environment's secrets, and keep it in the run's log."""
+        text = str(redact(text))
         self._rich.print(text, markup=False)
-        log.info(text)
+        log.info("%s", text)
 
     @contextmanager
     def rollouts(self, label: str, total: int) -> Iterator[Callable[[Trajectory], None]]:
@@ -90,20 +93,33 @@ class Console:
             parts.append(f"failed {failures}")
         self.say(" | ".join([*parts, time_split(figures)]))
 
+    def reward_call(self, number: int, groups: Sequence[TrajectoryGroup]) -> None:
+        """The line of one step's rewards, each answer run in a sandbox of its own."""
+        everyone = [t for group in groups for t in group.trajectories]
+        scores = [t.score for t in everyone if t.score and t.valid]
+        skipped = sum(score.outcome == NO_ANSWER.outcome for score in scores)
+        ran, passed = len(scores) - skipped, sum(score.passed for score in scores)
+        parts = [f"{ran} sandbox{'' if ran == 1 else 'es'}", f"{passed}/{ran} passed"]
+        if skipped:
+            parts.append(f"{skipped} skipped (no code)")
+        if masked := len(everyone) - len(scores):
+            parts.append(f"{masked} masked")
+        self.say(f"  Reward call {number}: {', '.join(parts)}")
+
     def evaluation(self, evaluation: Evaluation) -> None:
         rates = [f"greedy pass rate {evaluation.greedy}"] if evaluation.greedy else []
         rates += [f"pass@{k} {rate}" for k, rate in evaluation.pass_at.items()]
         lost = f" ({evaluation.failed} rollouts failed)" if evaluation.failed else ""
         self.say(f"held-out after step {evaluation.step}: {', '.join(rates) or 'nothing'}{lost}")
 
-    def closing(
-        self, folder: Path, evaluations: Sequence[Evaluation], next_steps: Sequence[str]
-    ) -> None:
-        """The last words of a run: what it came to, where it lies, what to type next."""
-        rates = [evaluation.greedy for evaluation in evaluations if evaluation.greedy]
+    def closing(self, folder: Path, rates: Sequence[float], next_steps: Sequence[str]) -> None:
+        """The last words of a run: what it came to, where it lies, what to type next.
+
+        `rates` are the held-out greedy pass rates of all evaluations, in order.
+        """
         if len(rates) > 1:
-            before, after = rates[0].value, rates[-1].value
-            self.say(f"held-out greedy pass rate: {before:.3f} before, {after:.3f} after")
+            said = f"{rates[0]:.3f} before, {rates[-1]:.3f} after"
+            self.say(f"held-out greedy pass rate: {said}")
         self.say(f"run folder: {folder}")
         self.say("try next:")
         for step in next_steps:

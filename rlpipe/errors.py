@@ -4,6 +4,7 @@
     ├── ConfigError                 the spec is wrong: the command line prints it, exit status 2
     │   └── UnknownComponent        no component of that kind is installed
     ├── RunError                    the run cannot go on: exit status 1
+    ├── LimitReached                the run has used up what its spec allows; no failure
     └── InfrastructureError         what the machinery did; never a score (retryable, retry_after)
         ├── ProviderError           a model service failed
         │   └── ContextOverflow     the conversation no longer fits the model; ends the rollout
@@ -23,7 +24,7 @@ into one of these. Who classifies: `collect` turns them into `Failure` data. Who
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import ClassVar, Literal
 
@@ -46,6 +47,14 @@ class Finding:
 
     origin: str = ""
     """Where the value came from: the command line, a recipe or a file."""
+
+    lacking: bool = False
+    """Whether the spec is right and only this machine lacks something, such as a key: a dry run
+    tells of it, and goes on."""
+
+    def under(self, key: str) -> "Finding":
+        """The same, said by what holds the component at `key`."""
+        return replace(self, key=f"{key}.{self.key}" if self.key else key)
 
     def __str__(self) -> str:
         line = f"{self.key}: {self.problem}" if self.key else self.problem
@@ -70,6 +79,10 @@ class UnknownComponent(ConfigError):
 
 class RunError(RlpipeError):
     """The run cannot go on, and nobody's code is at fault."""
+
+
+class LimitReached(RlpipeError):
+    """The run has used up what its spec allows, before there was anything to keep. No failure."""
 
 
 class InfrastructureError(RlpipeError):

@@ -11,22 +11,26 @@ from pathlib import Path
 
 from rlpipe import fit, provenance
 from rlpipe.backends.base import Job
+from rlpipe.checkpoints import Checkpoint
 from rlpipe.collect import Collector
 from rlpipe.config.schema import Experiment
 from rlpipe.console import Console
 from rlpipe.datasets.base import Splits
-from rlpipe.errors import ConfigError, Finding
+from rlpipe.errors import ConfigError, Finding, LimitReached
 from rlpipe.evaluation import Evaluation, greedy_rate, mean_reward, pass_at
 from rlpipe.metrics import aside, summarise
 from rlpipe.policies.base import Actor
+from rlpipe.report.live import Report
 from rlpipe.sandboxes._ledger import NAME as LEDGER
 from rlpipe.sandboxes._ledger import Ledger
 from rlpipe.sandboxes._pool import SandboxPool
 from rlpipe.sandboxes._sweep import sweep_killed
 from rlpipe.sandboxes._tags import run_tags
 from rlpipe.sandboxes.base import SandboxSpec
-from rlpipe.store import RunFolder, redact
-from rlpipe.trackers.base import Tracking
+from rlpipe.spending import Role, Spending
+from rlpipe.store import RunFolder
+from rlpipe.trackers.base import Ending
+from rlpipe.tracking import Trackings, open_trackings
 from rlpipe.types import Task, Trajectory, TrajectoryGroup
 
 log = logging.getLogger(__name__)
@@ -41,12 +45,19 @@ class Execution:
     console: Console
     splits: Splits
     collector: Collector
-    trackings: Sequence[Tracking]
+    trackings: Trackings
+    spending: Spending
+    report: Report
     teacher: Actor | None = None
     """Open as long as the run, where its training asks for one."""
 
+    resume: Checkpoint | None = None
     evaluations: list[Evaluation] = field(default_factory=list)
     latest_step: int = 0
+    stopped: str | None = None
+    """The limit that ended the run, in words."""
+
+    _began: float = field(default_factory=time.monotonic)
     _groups: dict[int, list[TrajectoryGroup]] = field(default_factory=dict)
     _step_began: float = field(default_factory=time.monotonic)
     """A step that makes no rollouts begins when what came before it, the teacher's work or an
@@ -70,6 +81,7 @@ class Execution:
             evaluate=self.evaluate,
             finish_step=self.finish_step,
             checkpoint=self.folder.checkpoint,
+            resume=self.resume,
             status=self.console.say,
         )
 
@@ -109,6 +121,8 @@ class Execution:
         )
         self._rollout_seconds = time.monotonic() - self._step_began
         self._groups.setdefault(step, []).extend(groups)
+        if self.experiment.console.reward_calls:
+            self.console.reward_call(step, groups)
         return groups
 
     async def roll_out(
@@ -123,10 +137,12 @@ class Execution:
         temperature: float | None = None,
         scored: bool = True,
         each: bool = False,
+        limited: bool = False,
     ) -> list[TrajectoryGroup]:
         """Roll out tasks and record the trajectories under `trajectories/<file>.jsonl`.
 
-        `each` prints a line for every rollout, where a bar would stand otherwise.
+        `each` prints a line for every rollout, where a bar would stand otherwise. With `limited`,
+        no further rollout begins once the run's limits are reached.
         """
         total = len(tasks) * group_size
         console = self.console
@@ -136,8 +152,9 @@ class Execution:
             def done(trajectory: Trajectory) -> None:
                 self.folder.add_trajectory(file, trajectory)
                 advance(trajectory)
+                self.report.keep()
 
-            return await self.collector.collect(
+            groups = await self.collector.collect(
                 actor,
                 tasks,
                 phase=phase,
@@ -146,13 +163,37 @@ class Execution:
                 temperature=temperature,
                 scored=scored,
                 on_rollout=done,
+                on_turn=partial(self.spending.add, self._role(phase)),
+                enough=self.over_limit if limited else lambda: False,
             )
+        self.trackings.show(step, phase, groups)
+        return groups
+
+    def _role(self, phase: str) -> Role:
+        teaches = fit.acting(self.experiment) is self.experiment.teacher
+        return "teacher" if teaches or phase == "teacher" else "policy"
+
+    def over_limit(self) -> bool:
+        """Whether the run has used up what its spec allows. Once it has, it stays so."""
+        if self.stopped is None:
+            seconds = time.monotonic() - self._began
+            self.stopped = self.spending.over(self.experiment.limits, seconds)
+            if self.stopped:
+                self.trackings.ending = Ending("stopped", message=self.stopped)
+                self.console.say(f"stopping: {self.stopped}")
+        return self.stopped is not None
 
     async def demonstrate(self) -> list[Trajectory]:
-        """Let the teacher solve as many tasks as the training settings ask for."""
+        """Let the teacher solve as many tasks as the training settings ask for.
+
+        Raises:
+            LimitReached: before all were solved; those that were are on record.
+        """
         train = self.experiment.train
         size = 1 if train.samples_policy else train.group_size
         tasks = [self._at(i, self.splits.train) for i in range(train.demonstrations // size)]
+        if (shown := self.folder.recorded("teacher", len(tasks) * size)) is not None:
+            return shown
         groups = await self.roll_out(
             self._teacher(),
             tasks,
@@ -160,10 +201,13 @@ class Execution:
             file="teacher",
             group_size=size,
             scored=train.judges_teacher,
+            limited=True,
         )
         figures = summarise(groups, "teacher", teacher=True)
         own = {name: v for name, v in figures.items() if name.startswith("teacher/")}
-        self.log(0, own | aside(groups, "teacher"))
+        self.log(0, own | aside(groups, "teacher", teacher=True))
+        if self.over_limit():
+            raise LimitReached(self.stopped)
         self._step_began = time.monotonic()
         return [trajectory for group in groups for trajectory in group.trajectories]
 
@@ -177,7 +221,8 @@ class Execution:
         settings, tasks = self.experiment.evaluate, self.splits.held_out
         if not tasks:
             return
-        roll = partial(self.roll_out, actor, tasks, step=step, file=f"eval_{step}")
+        alone = self.experiment.mode == "eval"
+        roll = partial(self.roll_out, actor, tasks, step=step, file=f"eval_{step}", limited=alone)
         greedy: list[TrajectoryGroup] = []
         sampled: list[TrajectoryGroup] = []
         if settings.greedy:
@@ -194,11 +239,16 @@ class Execution:
         evaluation = Evaluation(step, greedy_rate(greedy), rates, reward, failed)
         self.evaluations.append(evaluation)
         self.console.evaluation(evaluation)
-        self.log(step, evaluation.metrics() | aside(everyone, "val"))
+        taught = settings.who == "teacher"
+        self.log(step, evaluation.metrics() | aside(everyone, "val", teacher=taught))
+        self.report.keep(now=True)
         self._step_began = time.monotonic()
 
-    def finish_step(self, step: int, figures: Mapping[str, float]) -> None:
-        """Record a training step: the rollouts' figures, the sandboxes' and the trainer's own."""
+    def finish_step(self, step: int, figures: Mapping[str, float]) -> bool:
+        """Record a training step: the rollouts' figures, the sandboxes' and the trainer's own.
+
+        Returns whether the run's limits end it before its last step.
+        """
         seconds = time.monotonic() - self._step_began
         metrics = self._figures(groups) if (groups := self._groups.pop(step, [])) else {}
         metrics |= {
@@ -206,10 +256,14 @@ class Execution:
             "time/training": seconds - self._rollout_seconds,
             "time/step": seconds,
         }
-        self._step_began, self._rollout_seconds = time.monotonic(), 0.0
-        metrics |= self.collector.sandboxes.metrics() | dict(figures)
+        model, trained = self.experiment.policy.name, int(figures.get("tokens/trained", 0))
+        self.spending.add_trained(model, trained)
+        metrics |= self.collector.sandboxes.metrics() | self.spending.of_step() | dict(figures)
         self.log(step, metrics)
         self.console.step(step, self.experiment.train.steps, metrics)
+        self.report.keep()
+        self._step_began, self._rollout_seconds = time.monotonic(), 0.0
+        return step < self.experiment.train.steps and self.over_limit()
 
     def _figures(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         """The figures of a training step's rollouts, under the name of who made them."""
@@ -219,36 +273,41 @@ class Execution:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.latest_step = max(self.latest_step, step)
-        self.folder.add_metrics(step, metrics)
-        for tracking in self.trackings:
-            tracking.log(step, metrics)
+        recorded = dict(metrics) | self.spending.so_far()
+        self.folder.add_metrics(step, recorded)
+        self.trackings.log(step, recorded)
 
 
 @asynccontextmanager
 async def open_execution(
-    experiment: Experiment, folder: RunFolder, console: Console
+    experiment: Experiment,
+    folder: RunFolder,
+    console: Console,
+    report: Report,
+    *,
+    group: str | None = None,
+    resume: Checkpoint | None = None,
 ) -> AsyncIterator[Execution]:
-    """Load the tasks, open sandboxes and trackers; close them in reverse, whatever happens."""
+    """Load the tasks, open trackers and sandboxes; close them in reverse, whatever happens.
+
+    `group` is the sweep that the run is a job of.
+    """
     splits = experiment.dataset.splits(experiment.seed)
     folder.note(dataset=_dataset_facts(experiment, splits))
     _refuse_empty(experiment, splits)
     for note in fit.notes(experiment):
         console.say(note)
     async with AsyncExitStack() as stack:
+        spending = Spending(experiment.prices)
+        # Trackers first: whatever costs money comes after those that may not open.
+        tracked = open_trackings(experiment, folder, console, group)
+        trackings = await stack.enter_async_context(tracked)
         pool = await stack.enter_async_context(_open_pool(experiment, folder, console))
-        config = redact(experiment.model_dump(mode="json"))
-        trackings = [
-            stack.enter_context(
-                tracker.open(
-                    name=experiment.name, run_id=folder.id, folder=folder.path, config=config
-                )
-            )
-            for tracker in experiment.tracker.values()
-        ]
+        judged = partial(spending.add, "judge")
         collector = Collector(
             experiment.rollout,
             experiment.tools,
-            await stack.enter_async_context(experiment.reward.open()),
+            await stack.enter_async_context(experiment.reward.open(judged)),
             pool,
             experiment.seed,
             on_attempt=partial(_record_failure, folder),
@@ -256,7 +315,18 @@ async def open_execution(
         teacher = None
         if experiment.mode == "train" and experiment.teacher and fit.needs_teacher(experiment):
             teacher = await stack.enter_async_context(experiment.teacher.open())
-        execution = Execution(experiment, folder, console, splits, collector, trackings, teacher)
+        execution = Execution(
+            experiment,
+            folder,
+            console,
+            splits,
+            collector,
+            trackings,
+            spending,
+            report,
+            teacher,
+            resume,
+        )
         yield execution
         execution.log(execution.latest_step, _total(pool))
 

@@ -10,12 +10,13 @@ from rlpipe.config.schema import Experiment
 from rlpipe.errors import Finding, did_you_mean
 from rlpipe.policies.base import Policy
 from rlpipe.rewards.base import CodeReward
+from rlpipe.spending import Role
 
 
 def check(experiment: Experiment) -> list[Finding]:
     """Everything that is wrong with a spec, found without network and without heavy imports."""
     findings = [
-        Finding(f"{key}.{found.key}" if found.key else key, found.problem)
+        found.under(key)
         for key, component in _used(experiment).items()
         for found in component.check()
     ]
@@ -25,7 +26,7 @@ def check(experiment: Experiment) -> list[Finding]:
 def check_online(experiment: Experiment) -> list[Finding]:
     """What only the network can tell: endpoints, models, keys, data sets, images."""
     findings = [
-        Finding(f"{key}.{found.key}" if found.key else key, found.problem)
+        found.under(key)
         for key, component in _used(experiment).items()
         for found in component.check_online()
     ]
@@ -54,6 +55,7 @@ def misfits(experiment: Experiment) -> Iterator[Finding]:
     yield from _reward(experiment)
     yield from _held_out(experiment)
     yield from _objective(experiment.objective)
+    yield from _limits(experiment)
     if experiment.mode == "train":
         yield from _without_effect(experiment)
 
@@ -81,13 +83,40 @@ def _who(experiment: Experiment) -> str:
     return asked.get(experiment.mode, "policy")
 
 
+def models(experiment: Experiment) -> list[tuple[Role, Policy, int]]:
+    """Whose tokens the run uses, each in its role, and how many it may write for one rollout."""
+    acts, teacher = acting(experiment), experiment.teacher
+    most = experiment.rollout.max_sampled_tokens()
+    found: list[tuple[Role, Policy, int]] = [
+        ("teacher" if acts is teacher else "policy", acts, most)
+    ]
+    if experiment.mode == "train" and teacher and needs_teacher(experiment):
+        found.append(("teacher", teacher, most))
+    asked = (reward.asks() for reward in experiment.reward.each())
+    return found + [("judge", *judge) for judge in asked if judge]
+
+
+def _limits(experiment: Experiment) -> Iterator[Finding]:
+    """A limit on costs that leaves out what costs something."""
+    if experiment.limits.cost is None:
+        return
+    used = {policy.name: (role, policy.metered) for role, policy, _ in models(experiment)}
+    lacking = {name: known for name, known in used.items() if name not in experiment.prices}
+    for name, (role, metered) in lacking.items():
+        if metered or len(lacking) == len(used):
+            free = ", {input: 0, output: 0} for a server of your own" if metered else ""
+            yield Finding(
+                "limits.cost", f"the {role} {name!r} has no price; set it in prices{free}"
+            )
+
+
 def _policy(experiment: Experiment) -> Iterator[Finding]:
     policy, train = experiment.policy, experiment.train
     if experiment.mode == "train" and not policy.in_training:
         yield Finding(
             "policy.kind",
             f"{policy.kind!r} cannot be trained; choose a policy that can (policy=trainable), "
-            "or mode=collect",
+            "or mode=collect; to learn from it, make it the teacher of train=sft or teacher_grpo",
         )
     elif uses_backend(experiment):
         yield from experiment.backend.check_fit(policy, train)
@@ -156,11 +185,12 @@ def _without_effect(experiment: Experiment) -> Iterator[Finding]:
 def notes(experiment: Experiment) -> list[str]:
     """What is not wrong but worth a line. A recipe's warm-up may be turned off by its steps alone,
     as an ablation does, so what is left of it is no mistake."""
-    train = experiment.train
+    train, trackers = experiment.train, experiment.tracker.items()
+    said = [f"tracker {name}: {why}" for name, one in trackers if (why := one.resting())]
     if experiment.mode != "train" or getattr(train, "warmup_steps", True):
-        return []
+        return said
     idle = [f"train.{name}" for name in _changed(train) if name.startswith("warmup_")]
-    return [f"no effect with train.warmup_steps=0: {', '.join(idle)}"] if idle else []
+    return said + ([f"no effect with train.warmup_steps=0: {', '.join(idle)}"] if idle else [])
 
 
 def _changed(section: Section) -> list[str]:
@@ -176,13 +206,13 @@ OBJECTIVES = ("val/pass_rate", "val/pass@1", "val/reward", "train/reward", "trai
 def _objective(name: str) -> Iterator[Finding]:
     """A sweep over a name that is never recorded would optimise nothing."""
     score = r"(reward(_std|_parts/.+)?|pass_rate)"
-    counted = r"(failures|tokens)/.+"
+    counted = r"(failures|tokens|costs)/.+"
     # A trainer names figures of its own, and sandboxes and tools theirs.
     trainer = r"train/(?!rew|pass)\w+|(rollout|groups|tools|time|stop|completions|cwsandbox)/.+"
     rates = r"(pass_rate|pass@\d+)(_low|_high)?"
     known = (
         rf"val/({rates}|reward|failed|{counted})|train/{score}|collect/{score}"
-        rf"|teacher/({score}|{counted})|{counted}|{trainer}"
+        rf"|teacher/({score}|{counted})|judge/{counted}|{counted}|{trainer}"
     )
     if not re.fullmatch(known, name):
         hint = did_you_mean(name, OBJECTIVES) or f", such as {OBJECTIVES[0]}"

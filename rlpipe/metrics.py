@@ -40,11 +40,17 @@ def summarise(
     return figures | _parts(scored, prefix) | _counts(everyone) | _seconds(everyone)
 
 
-def aside(groups: Sequence[TrajectoryGroup], prefix: str) -> dict[str, float]:
+def aside(
+    groups: Sequence[TrajectoryGroup], prefix: str, *, teacher: bool = False
+) -> dict[str, float]:
     """Failures by type and tokens of rollouts beside training, under names that no step has."""
     everyone = [t for group in groups for t in group.trajectories]
-    kept = {name: v for name, v in _counts(everyone).items() if name.startswith("failures/")}
-    return {f"{prefix}/{name}": v for name, v in (kept | _tokens(everyone, "tokens")).items()}
+    figures = {
+        f"{prefix}/{name}": times
+        for name, times in _counts(everyone).items()
+        if name.startswith("failures/")
+    }
+    return figures | _tokens(everyone, "teacher/tokens" if teacher else f"{prefix}/tokens")
 
 
 def _tokens(everyone: Sequence[Trajectory], prefix: str) -> dict[str, float]:

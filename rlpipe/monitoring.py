@@ -8,12 +8,11 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from pydantic import ValidationError
 
 from rlpipe.component import lookup
@@ -21,6 +20,7 @@ from rlpipe.config.schema import PACKAGES
 from rlpipe.errors import ConfigError, RunError, SandboxError
 from rlpipe.sandboxes import _processes
 from rlpipe.sandboxes._ledger import NAME, Account, Entry, read, unsettled
+from rlpipe.sandboxes._sweep import recorded
 from rlpipe.sandboxes._tags import OURS, run_tag
 from rlpipe.sandboxes.base import SandboxProvider, SandboxSession
 
@@ -101,8 +101,9 @@ def _asked_for(account: Account, options: argparse.Namespace) -> bool:
 
 async def _of_run(account: Account, stack: AsyncExitStack) -> list[Found]:
     """The sandboxes of a run: what it wrote down, and what its provider shows."""
-    session = await _open(_configured(account), account.provider, stack)
-    shown = await _shown(session, run_tag(account.run), account.provider)
+    kind = account.provider
+    session = await _open(lambda: recorded(account) or _default(kind), kind, stack)
+    shown = await _shown(session, run_tag(account.run), kind)
     written = account.entries
     if account.alive:
         entries = {**shown, **written}
@@ -114,7 +115,7 @@ async def _of_run(account: Account, stack: AsyncExitStack) -> list[Found]:
 
 async def _strangers(provider: str, known: set[str], stack: AsyncExitStack) -> list[Found]:
     """Sandboxes that rlpipe started for runs whose folders lie elsewhere."""
-    session = await _open({"kind": provider}, provider, stack)
+    session = await _open(lambda: _default(provider), provider, stack)
     shown = await _shown(session, OURS, provider)
     return [
         Found(entry, STRANGERS, provider, session) for id, entry in shown.items() if id not in known
@@ -125,24 +126,21 @@ def _lives(process: _processes.Identity) -> bool:
     return _processes.identity(process[0]) == process
 
 
-def _configured(account: Account) -> dict[str, object]:
-    """The provider as the run had it; with its defaults where the run's spec is not there."""
-    file = account.file.parent / "config.yaml"
-    spec = yaml.safe_load(file.read_text()) if file.exists() else {}
-    return spec.get("sandbox") or {"kind": account.provider}
-
-
 async def _open(
-    options: dict[str, object], kind: str, stack: AsyncExitStack
+    provider: Callable[[], SandboxProvider], kind: str, stack: AsyncExitStack
 ) -> SandboxSession | None:
     """Open a provider; None, and a line about it, where that fails."""
     try:
-        provider = lookup(PACKAGES["sandbox"], kind).model_validate(options)
-        assert isinstance(provider, SandboxProvider)
-        return await stack.enter_async_context(provider.open())
+        return await stack.enter_async_context(provider().open())
     except (ConfigError, ValidationError, SandboxError) as error:
         _complain(kind, error)
         return None
+
+
+def _default(kind: str) -> SandboxProvider:
+    provider = lookup(PACKAGES["sandbox"], kind).model_validate({"kind": kind})
+    assert isinstance(provider, SandboxProvider)
+    return provider
 
 
 async def _shown(session: SandboxSession | None, tag: str, kind: str) -> dict[str, Entry]:

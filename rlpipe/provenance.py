@@ -30,9 +30,12 @@ PACKAGES = (
     "tinker",
     "cwsandbox",
     "wandb",
+    "tensorboard",
+    "mlflow-skinny",
+    "trackio",
 )
 
-NOT_MEANING = {"name", "dry_run", "output_root"}
+NOT_MEANING = {"name", "dry_run", "resume", "output_root"}
 """Parts of a spec that do not change what it means."""
 
 

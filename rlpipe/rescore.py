@@ -185,7 +185,8 @@ class _Rescorer:
     async def _replay(self, task: Task, trajectory: Trajectory, sandbox: Sandbox) -> None:
         if self.replays:
             tools = self.experiment.tools
-            self.differing += await replay(task, trajectory.messages, tools, sandbox)
+            differing = await replay(task, trajectory.messages, tools, sandbox)
+            self.differing += differing  # not in one statement: others count while this one waits
 
 
 def _worth(trajectory: Trajectory) -> str:

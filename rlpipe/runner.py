@@ -7,22 +7,25 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from rlpipe import interrupts, provenance
+from rlpipe import checkpoints, interrupts, provenance, resuming
+from rlpipe.checkpoints import Checkpoint
 from rlpipe.config.schema import Experiment
 from rlpipe.console import Console
-from rlpipe.errors import ConfigError, Finding
+from rlpipe.errors import ConfigError, Finding, LimitReached, RunError
 from rlpipe.evaluation import Evaluation
 from rlpipe.execution import Execution, open_execution
 from rlpipe.fit import acting, check
 from rlpipe.metrics import summarise
 from rlpipe.policies.base import Actor
-from rlpipe.store import RedactingFormatter, RunFolder, read_metrics
+from rlpipe.redaction import RedactingFormatter
+from rlpipe.report.live import Report
+from rlpipe.store import RunFolder, read_metrics
 
 log = logging.getLogger(__name__)
 
@@ -36,21 +39,31 @@ class RunResult:
     """Figures by step; step 0 is before training."""
 
     evaluations: tuple[Evaluation, ...] = ()
+    stopped: str | None = None
+    """The limit that ended it before its last step, in words."""
+
+    def course(self, name: str) -> list[float]:
+        """The values of a metric, in the order of the steps that have one."""
+        return [figures[name] for _, figures in sorted(self.metrics.items()) if name in figures]
 
     def last(self, name: str) -> float | None:
         """The latest value of a metric, or None where it was never recorded."""
-        values = [figures[name] for _, figures in sorted(self.metrics.items()) if name in figures]
+        values = self.course(name)
         return values[-1] if values else None
 
 
 def run(
-    experiment: Experiment, folder: Path | None = None, overrides: Sequence[str] = ()
+    experiment: Experiment,
+    folder: Path | None = None,
+    overrides: Sequence[str] = (),
+    group: str | None = None,
 ) -> RunResult:
     """Run an experiment to its end and return what it came to.
 
     Args:
         folder: where to write; null makes a new folder under `experiment.output_root`.
         overrides: what the command line set, for the commands that are offered at the end.
+        group: the sweep that the run is a job of.
 
     Raises:
         ConfigError: the spec is wrong; nothing was started.
@@ -62,20 +75,69 @@ def run(
         findings.append(Finding("dry_run", said))
     if findings:
         raise ConfigError(findings)
-    stored = RunFolder.create(experiment, folder)
-    stored.note(**provenance.facts(experiment), started=_now(), status="running")
-    console = Console()
-    with _logged(stored.path / "rlpipe.log"):
+    with RunFolder.create(experiment, folder) as stored:
+        facts = provenance.facts(experiment)
+        stored.note(**facts, sweep=group, started=_now(), status="running")
+        return _carry_out(experiment, stored, overrides, group=group)
+
+
+def resume(run: Path, experiment: Experiment, *, force: bool = False) -> RunResult:
+    """Go on with a run that stopped, from its last checkpoint, in its own folder.
+
+    Args:
+        experiment: its spec, perhaps with changes that do not touch what it means.
+        force: take changes that do.
+
+    Raises:
+        ConfigError: the spec is wrong, or means something else than the run's own.
+        RunError: there is no run to go on with, or it could not go on.
+    """
+    resuming.refuse_unless_training(experiment)
+    if findings := check(experiment):
+        raise ConfigError(findings)
+    with resuming.reopen(run, experiment, force=force) as stored:
+        last = checkpoints.latest(stored.path)
+        step = last.step if last else -1
+        if step >= experiment.train.steps and stored.manifest["status"] == "done":
+            raise RunError(f"{run} is done: step {step} of {experiment.train.steps}")
+        resuming.rewind(stored, step)
+        again = {"time": _now(), "step": max(step, 0), "after": stored.manifest["status"]}
+        earlier = stored.manifest.get("resumed", [])
+        stored.note(**provenance.facts(experiment), status="running", resumed=[*earlier, again])
+        group = stored.manifest.get("sweep")
+        return _carry_out(experiment, stored, group=group, last=last)
+
+
+def _carry_out(
+    experiment: Experiment,
+    folder: RunFolder,
+    overrides: Sequence[str] = (),
+    *,
+    group: str | None,
+    last: Checkpoint | None = None,
+) -> RunResult:
+    """Run from a checkpoint, or from the start, and write down how it ends."""
+    console, report = Console(), Report(folder.path)
+    with _logged(folder.path / "rlpipe.log"):
         try:
-            console.say(f"{experiment.name}: {stored.path}")
-            work = _run(experiment, stored, console)
-            evaluations = interrupts.run(work, partial(_give_up, stored))
+            going_on = f", going on after step {last.step}" if last else ""
+            console.say(f"{experiment.name}: {folder.path}{going_on}")
+            report.keep(now=True)
+            work = _run(experiment, folder, console, report, group, last)
+            evaluations, stopped = interrupts.run(work, partial(_give_up, folder))
         except BaseException as error:
-            _note_end(stored, error)
+            _note_end(folder, error)
+            if experiment.mode == "train" and checkpoints.latest(folder.path):
+                console.say(f"to go on: rlpipe resume {folder.path}")
+            report.keep(now=True)
             raise
-    result = RunResult(stored.path, read_metrics(stored.path), evaluations)
-    stored.note(status="done", ended=_now(), result=_headline(result))
-    console.closing(result.folder, evaluations, _next_steps(experiment, result.folder, overrides))
+        result = RunResult(folder.path, read_metrics(folder.path), evaluations, stopped)
+        status = "stopped" if stopped else "done"
+        ended = {"ended": _now(), "error": None, "result": _headline(result)}
+        folder.note(status=status, stopped=stopped, **ended)
+        report.keep(now=True)
+    steps = _next_steps(experiment, result.folder, overrides)
+    console.closing(result.folder, result.course("val/pass_rate"), steps)
     return result
 
 
@@ -114,19 +176,29 @@ def _logged(file: Path) -> Iterator[None]:
 
 
 async def _run(
-    experiment: Experiment, folder: RunFolder, console: Console
-) -> tuple[Evaluation, ...]:
-    async with open_execution(experiment, folder, console) as execution:
+    experiment: Experiment,
+    folder: RunFolder,
+    console: Console,
+    report: Report,
+    group: str | None,
+    last: Checkpoint | None,
+) -> tuple[tuple[Evaluation, ...], str | None]:
+    """The evaluations, and the limit that ended the run."""
+    opened = open_execution(experiment, folder, console, report, group=group, resume=last)
+    async with opened as execution:
         if experiment.mode == "train":
-            summary = await experiment.backend.train(execution.job())
-            folder.note(steps=summary.steps, checkpoint=summary.checkpoint)
+            with suppress(LimitReached):
+                summary = await experiment.backend.train(execution.job())
+                folder.note(steps=summary.steps)
+            newest = checkpoints.latest(folder.path)
+            folder.note(checkpoint=newest and newest.folder)
         else:
             async with _actor(experiment) as actor:
                 if experiment.mode == "eval":
                     await execution.evaluate(actor, 0)
                 else:
                     await _collect(execution, actor)
-        return tuple(execution.evaluations)
+        return tuple(execution.evaluations), execution.stopped
 
 
 def _actor(experiment: Experiment) -> AbstractAsyncContextManager[Actor]:
@@ -149,6 +221,7 @@ async def _collect(execution: Execution, actor: Actor) -> None:
         file="collect",
         group_size=settings.group_size,
         each=settings.each,
+        limited=True,
     )
     if settings.each:
         execution.console.summary(groups)
@@ -165,8 +238,9 @@ def _next_steps(experiment: Experiment, folder: Path, overrides: Sequence[str]) 
         return steps
     again = _command(overrides, ("seed=",), f"seed={experiment.seed + 1}")
     steps.insert(0, f"{again}                    the same with other tasks and weights")
-    checkpoint = folder / "checkpoints" / f"step_{experiment.train.steps}"
-    if checkpoint.is_dir():
+    found = (folder / "checkpoints").glob("step_*")
+    checkpoint = max(found, key=lambda path: int(path.name[5:]), default=None)
+    if checkpoint is not None and checkpoint.is_dir():
         trained = ("mode=eval", "policy=trainable", f"policy.model={checkpoint}")
         steps.append(_command(overrides, ("mode=", "policy=", "policy."), *trained))
     return steps

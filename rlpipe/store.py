@@ -8,8 +8,10 @@ trajectories/       step_N.jsonl, eval_N.jsonl, teacher.jsonl, collect.jsonl
 failures.jsonl      every attempt that the machinery failed
 scores/             NAME.jsonl: rewards that were taken again
 checkpoints/step_N/
+report.html         the run explained, in one file
 """
 
+import fcntl
 import hashlib
 import json
 import logging
@@ -18,7 +20,8 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -26,24 +29,32 @@ from typing import Any
 
 import yaml
 
+from rlpipe import checkpoints
 from rlpipe.config.schema import Experiment
 from rlpipe.errors import RunError
+from rlpipe.redaction import redact
 from rlpipe.types import Trajectory
 
-SECRET_WORDS = {
-    *("KEY", "APIKEY", "TOKEN", "SECRET"),
-    *("PASS", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS"),
-}
-"""An environment variable with one of these between underscores holds a secret: AWS_SECRET_KEY_ID
-does, MAX_TOKENS does not."""
+LOCK = ".lock"
+"""Locked as long as the run lives; the kernel ends the lock with the process."""
+
+log = logging.getLogger(__name__)
 
 
 class RunFolder:
     """One run's folder. Rows are appended and files replaced whole: a killed run is readable."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, manifest: Mapping[str, Any] | None = None) -> None:
         self.path = path
-        self._manifest: dict[str, Any] = {}
+        self._manifest = dict(manifest or {})
+        self._lock = (path / LOCK).open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise RunError(f"{path} is in use: its run goes on in another process") from None
+        except OSError:  # a file system without locks
+            log.warning("%s cannot be locked", path)
 
     @classmethod
     def create(cls, experiment: Experiment, path: Path | None = None) -> "RunFolder":
@@ -66,6 +77,35 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"no run folder can be made at {path}: {error.strerror}") from None
         return cls(path.absolute())
+
+    @classmethod
+    def reopen(cls, path: Path) -> "RunFolder":
+        """Take up the folder of a run that stopped, and cut off what a kill left by half.
+
+        Raises:
+            RunError: there is no run, or it goes on in another process.
+        """
+        file = path / "manifest.json"
+        if not file.is_file():
+            raise RunError(f"{path} holds no run: there is no manifest.json")
+        folder = cls(path.absolute(), json.loads(file.read_text()))
+        for rows in (*path.glob("*.jsonl"), *path.glob("trajectories/*.jsonl")):
+            _trim(rows)
+        return folder
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.close()
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        return self._manifest
 
     @property
     def id(self) -> str:
@@ -90,6 +130,22 @@ class RunFolder:
     def add_trajectory(self, name: str, trajectory: Trajectory) -> None:
         self._append(f"trajectories/{name}.jsonl", to_row(trajectory))
 
+    def recorded(self, name: str, total: int) -> list[Trajectory] | None:
+        """The trajectories that an earlier attempt of the run recorded, if all of them are there.
+
+        They come in the order of their tasks, as they were handed over then.
+
+        Fewer are set aside, since they will be made again.
+        """
+        file = self.path / "trajectories" / f"{name}.jsonl"
+        if not file.exists():
+            return None
+        found = list(read_trajectories(file))
+        if len(found) == total:
+            return sorted(found, key=_place)
+        self.set_aside(file)
+        return None
+
     def add_failure(self, trajectory: Trajectory) -> None:
         """Record a failed attempt, whether or not another one follows."""
         row = trajectory.model_dump(
@@ -111,15 +167,65 @@ class RunFolder:
         """Record figures; one that is not finite becomes null, as JSON has no other word for it."""
         self._append("metrics.jsonl", {"step": step, **_finite(metrics)})
 
-    def checkpoint(self, step: int) -> Path:
-        return self.path / "checkpoints" / f"step_{step}"
+    def checkpoint(self, step: int) -> AbstractContextManager[Path]:
+        """The folder to fill with a checkpoint; see `checkpoints.saving`."""
+        return checkpoints.saving(self.path, step)
+
+    def change_spec(self, spec: Mapping[str, Any], changed: Mapping[str, str]) -> None:
+        """Write a new spec; the old one is set aside, and the changes noted."""
+        self.set_aside(self.path / "config.yaml")
+        (self.path / "config.yaml").write_text(yaml.safe_dump(dict(spec), sort_keys=False))
+        self.note(changed=[*self._manifest.get("changed", []), dict(changed)])
+
+    def set_aside(self, file: Path) -> None:
+        """Move a file that will be written anew into `superseded/N/`."""
+        file.rename(self._superseded(file))
+
+    def split(self, file: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
+        """Keep the rows of a file that `keep` wants, and set the others aside."""
+        if not file.exists():
+            return
+        rows = list(_rows(file))
+        surplus = [row for row in rows if not keep(row)]
+        if not surplus:
+            return
+        self._superseded(file).write_bytes(_lines(surplus))
+        aside = file.with_name(f"{file.name}.new")
+        aside.write_bytes(_lines([row for row in rows if keep(row)]))
+        aside.replace(file)
+
+    def _superseded(self, file: Path) -> Path:
+        """A new place for a file or for rows of it."""
+        name = file.relative_to(self.path)
+        places = (self.path / "superseded" / str(number) / name for number in count(1))
+        place = next(place for place in places if not place.exists())
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return place
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         file = self.path / name
         file.parent.mkdir(exist_ok=True)
-        # A lone surrogate, which a model can say, is written as JSON's own escape of it.
-        with file.open("a", encoding="utf-8", errors="backslashreplace") as out:
-            out.write(json.dumps(redact(row), ensure_ascii=False) + "\n")
+        with file.open("ab") as out:
+            out.write(_lines([row]))
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    # A lone surrogate, which a model can say, is written as JSON's own escape of it.
+    text = "".join(json.dumps(redact(row), ensure_ascii=False) + "\n" for row in rows)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _place(trajectory: Trajectory) -> list[int]:
+    """Where a trajectory stands among those of its step: its group's number, and its own there."""
+    return [int(number) for number in trajectory.rollout_id.split("-")[-2:]]
+
+
+def _trim(file: Path) -> None:
+    """Cut off a last line that has no end."""
+    data = file.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(file, whole)
 
 
 def _new_name() -> str:
@@ -212,6 +318,84 @@ def read_metrics(folder: Path) -> dict[int, dict[str, float]]:
     return steps
 
 
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a run noted about itself; nothing where it came to no first note."""
+    file = folder / "manifest.json"
+    try:
+        facts = json.loads(file.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def find_runs(root: Path, depth: int = 4) -> list[Path]:
+    """The run folders at or below a folder, at most `depth` levels down, sorted by path.
+
+    A sweep's job that was never started is one of them. Folders that may not be read are not.
+    """
+    if (root / "manifest.json").is_file():
+        return [root]
+    if depth == 0 or not root.is_dir() or not os.access(root, os.R_OK | os.X_OK):
+        return []
+    below = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
+    return [run for path in below for run in find_runs(path, depth - 1)]
+
+
+class RowTail:
+    """The rows of a file that grows: each reading goes on where the last one ended."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.broken = 0
+        """Lines that hold no row, such as one that a kill cut short and that was written on."""
+
+        self._end = 0
+        self._inode: int | None = None
+
+    @property
+    def replaced(self) -> bool:
+        """Whether what was read is no longer what the file holds: a run went back before it."""
+        if self._inode is None:
+            return False
+        try:
+            now = self.file.stat()
+        except FileNotFoundError:
+            return True
+        return now.st_ino != self._inode or now.st_size < self._end
+
+    def read(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The rows that were added, each with the byte at which its line begins."""
+        if not self.file.exists():
+            return
+        with self.file.open("rb") as lines:
+            self._inode = os.fstat(lines.fileno()).st_ino
+            lines.seek(self._end)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return  # still being written
+                start, self._end = self._end, self._end + len(line)
+                row = _row(line)
+                if row is None:
+                    self.broken += 1
+                else:
+                    yield start, row
+
+
+def read_row(file: Path, start: int) -> dict[str, Any] | None:
+    """The row whose line begins at byte `start`; None where there is none."""
+    with file.open("rb") as lines:
+        lines.seek(start)
+        return _row(lines.readline())
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
     """The rows of a file, without a last one that a kill has cut short.
 
@@ -235,34 +419,4 @@ def _finite(tree: Any) -> Any:
         return tree if math.isfinite(tree) else None
     if isinstance(tree, Mapping):
         return {key: _finite(value) for key, value in tree.items()}
-    return tree
-
-
-class RedactingFormatter(logging.Formatter):
-    """Keeps secrets of the environment out of a log, tracebacks included."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return str(redact(super().format(record)))
-
-
-def redact(tree: Any) -> Any:
-    """Replace every secret of the environment, wherever it stands in a string of `tree`."""
-    hidden = [
-        value
-        for name, value in os.environ.items()
-        if not SECRET_WORDS.isdisjoint(name.upper().split("_")) and len(value) >= 8
-    ]
-    # A secret may hold a shorter one, which must not be taken out of its middle.
-    return _redact(tree, sorted(hidden, key=len, reverse=True)) if hidden else tree
-
-
-def _redact(tree: Any, hidden: list[str]) -> Any:
-    if isinstance(tree, str):
-        for value in hidden:
-            tree = tree.replace(value, "[redacted]")
-        return tree
-    if isinstance(tree, Mapping):
-        return {key: _redact(value, hidden) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_redact(value, hidden) for value in tree]
     return tree

@@ -1,4 +1,5 @@
-"""What tests need: sandboxes that follow a script, and the suite that every provider has to pass.
+"""What tests need: sandboxes that follow a script, the suite that every provider has to pass, and a
+tracker that remembers.
 
 To try a provider of your own, give the suite its fixtures (with `asyncio_mode = "auto"`):
 
@@ -20,6 +21,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
+from pydantic import PrivateAttr
+
 from rlpipe.errors import SandboxError, SandboxFileError, SandboxGone
 from rlpipe.sandboxes._conformance import SandboxConformance
 from rlpipe.sandboxes.base import (
@@ -33,12 +36,15 @@ from rlpipe.sandboxes.base import (
     SandboxStats,
     Status,
 )
+from rlpipe.trackers.base import Ending, Row, TrackedRun, Tracker, Tracking
 
 __all__ = [
     "Call",
     "FakeSandbox",
     "FakeSandboxProvider",
     "FakeSandboxSession",
+    "FakeTracker",
+    "FakeTracking",
     "SandboxConformance",
     "exited",
     "script",
@@ -152,19 +158,13 @@ class FakeSandbox(Sandbox):
             raise SandboxGone("the sandbox is stopped", provider="fake", sandbox_id=self.id)
 
     async def _answer(self, call: Call) -> ExecResult:
-        self.stats.exec_count += 1
         self.calls.append(call)
-        try:
+
+        async def execution() -> ExecResult:
             await self._alive()
-            result = self._respond(call)
-        except SandboxError:
-            self.stats.exec_failures += 1
-            raise
-        if result.ok:
-            self.stats.exec_completed_ok += 1
-        else:
-            self.stats.exec_completed_nonzero += 1
-        return result
+            return self._respond(call)
+
+        return await self.stats.count(execution())
 
 
 class FakeSandboxSession(SandboxSession):
@@ -231,3 +231,53 @@ class FakeSandboxProvider(SandboxProvider):
 
     def session(self) -> SandboxSession:
         return self._session or FakeSandboxSession()
+
+
+class FakeTracking(Tracking):
+    """Remembers what it is told; `fails` is asked first, and may raise."""
+
+    where = "memory"
+
+    def __init__(self, run: TrackedRun, fails: Callable[[str], None]) -> None:
+        self.run = run
+        self.metrics: list[tuple[int, dict[str, float]]] = []
+        self.shown: list[tuple[int, str, list[Row]]] = []
+        self.ending: Ending | None = None
+        self._fails = fails
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._fails("log")
+        self.metrics.append((step, dict(metrics)))
+
+    def show(self, step: int, phase: str, rows: Sequence[Row]) -> None:
+        self._fails("show")
+        self.shown.append((step, phase, list(rows)))
+
+    def close(self, ending: Ending) -> None:
+        self._fails("close")
+        self.ending = ending
+
+
+class FakeTracker(Tracker):
+    """Opens trackings that remember; `opened` has them."""
+
+    kind: Literal["fake"] = "fake"
+    _fails: Callable[[str], None] | None = None
+    _opened: list[FakeTracking] = PrivateAttr(default_factory=list)
+
+    @classmethod
+    def of(cls, fails: Callable[[str], None]) -> "FakeTracker":
+        """One whose every call, by its name, goes through `fails` first, `open` included."""
+        tracker = cls()
+        tracker._fails = fails
+        return tracker
+
+    @property
+    def opened(self) -> list[FakeTracking]:
+        return self._opened
+
+    def open(self, run: TrackedRun) -> FakeTracking:
+        fails = self._fails or (lambda call: None)
+        fails("open")
+        self._opened.append(FakeTracking(run, fails))
+        return self._opened[-1]

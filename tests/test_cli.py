@@ -78,6 +78,19 @@ def test_flags_may_stand_between_overrides(tmp_path):
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
 
 
+def test_a_dry_run_needs_no_key_and_says_which_the_run_does(tmp_path):
+    spec = ("mode=collect", "collect.who=teacher", "teacher=openai", *COLLECT[2:])
+    bare = {"OPENAI_API_KEY": ""}
+    done = rlpipe(*spec, "dry_run=true", cwd=tmp_path, env=bare)
+    assert done.returncode == 0, done.stderr
+    said = "set the environment variable OPENAI_API_KEY (teacher.api_key_env)"
+    assert done.stdout.splitlines()[-1] == f"  before it can run here: {said}"
+    for real in ("dry_run=false", "dry_run=online"):
+        done = rlpipe(*spec, real, cwd=tmp_path, env=bare)
+        assert done.returncode == 2
+        assert "teacher.api_key_env: set the environment variable" in done.stderr
+
+
 def test_a_dry_run_of_a_sweep_tells_of_every_bad_job(tmp_path):
     done = rlpipe("-m", "+recipe=quickstart", "train.steps=0,-1,5", "dry_run=true", cwd=tmp_path)
     assert done.returncode == 2

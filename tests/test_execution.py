@@ -2,20 +2,18 @@
 
 import json
 from collections import Counter
-from contextlib import contextmanager
-from typing import Literal
 
 import pytest
-from pydantic import PrivateAttr
 
 from rlpipe import cli
 from rlpipe.config.compose import load_experiment
 from rlpipe.console import Console
 from rlpipe.errors import ConfigError, RunError
 from rlpipe.execution import open_execution
+from rlpipe.report.live import Report
 from rlpipe.runner import run
 from rlpipe.store import RunFolder, read_metrics, read_trajectories
-from rlpipe.trackers.base import Tracker, Tracking
+from rlpipe.testing import FakeTracker
 
 SMALL = (
     "dataset.tasks=17",
@@ -32,7 +30,7 @@ async def execution(tmp_path, request):
     extra = getattr(request, "param", ())
     experiment = load_experiment("quickstart", *SMALL, *extra)
     folder = RunFolder.create(experiment, tmp_path / "run")
-    async with open_execution(experiment, folder, Console()) as opened:
+    async with open_execution(experiment, folder, Console(), Report(folder.path)) as opened:
         yield opened
 
 
@@ -92,7 +90,7 @@ async def test_a_teacher_makes_a_steps_groups(tmp_path, capsys):
         *("train.groups_per_batch=5", "train.group_size=4"),
     )
     folder = RunFolder.create(experiment, tmp_path / "run")
-    async with open_execution(experiment, folder, Console()) as opened:
+    async with open_execution(experiment, folder, Console(), Report(folder.path)) as opened:
         groups = await opened.job().teach(opened.batch(3), 3)
         opened.finish_step(3, {"train/loss": 0.25})
     rewards = [reward for group in groups for reward in group.rewards]
@@ -178,31 +176,16 @@ def test_a_teacher_is_evaluated_and_collected_from(mode, figure, tmp_path):
     assert {row.policy for row in read_trajectories(file)} == {experiment.teacher.name}
 
 
-class Remembers(Tracker):
-    kind: Literal["remembers"] = "remembers"
-    _told: list = PrivateAttr(default_factory=list)
-
-    @contextmanager
-    def open(self, *, name, run_id, folder, config):
-        self._told.append(config)
-        yield Nowhere()
-
-
-class Nowhere(Tracking):
-    def log(self, step, metrics):
-        pass
-
-
 async def test_trackers_and_complaints_get_no_secret(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HF_TOKEN", "hf-TEST-12345")
-    tracker = Remembers()
+    tracker = FakeTracker()
     experiment = load_experiment("quickstart", *SMALL, "name=hf-TEST-12345").model_copy(
-        update={"tracker": {"remembers": tracker}}
+        update={"tracker": {"fake": tracker}}
     )
     folder = RunFolder.create(experiment, tmp_path / "run")
-    async with open_execution(experiment, folder, Console()):
+    async with open_execution(experiment, folder, Console(), Report(folder.path)):
         pass
-    (config,) = tracker._told
-    assert "hf-TEST-12345" not in str(config)
+    (told,) = tracker.opened
+    assert "hf-TEST-12345" not in str(told.run)
     cli._complain(RunError("refused hf-TEST-12345"))
     assert capsys.readouterr().err == "rlpipe: refused [redacted]\n"

@@ -106,12 +106,15 @@ async def test_one_that_is_being_started_is_pending(tmp_path, ask):
 
 
 class Remote(FakeSandboxSession):
-    """Sandboxes that outlive their run, and are seen by everyone."""
+    """Sandboxes that outlive their run and whoever looks at them, and are seen by everyone."""
 
     async def remove(self, id):
         (sandbox,) = (one for one in self.sandboxes if one.id == id)
         await sandbox.stop()
         return True
+
+    async def close(self):
+        pass
 
 
 @pytest.fixture
@@ -124,20 +127,7 @@ def remote(monkeypatch):
             return FakeSandboxProvider.of(session)
 
     monkeypatch.setattr("rlpipe.monitoring.lookup", lambda package, kind: Provider)
-    # What the fake stops when it is closed, others only forget.
-    monkeypatch.setattr("rlpipe.testing.FakeSandboxProvider._open", lambda self: _Open(session))
     return session
-
-
-class _Open:
-    def __init__(self, session):
-        self.session = session
-
-    async def __aenter__(self):
-        return self.session
-
-    async def __aexit__(self, *error):
-        pass
 
 
 async def test_what_a_killed_run_left_with_a_provider_is_seen_and_ended(tmp_path, remote, ask):

@@ -34,6 +34,16 @@ def test_the_wheel_carries_every_choice_and_recipe(built):
     assert not any(name.startswith(("tests/", "conf/")) for name in names)
 
 
+def test_the_wheel_carries_the_pages_and_the_licences_of_their_libraries(built):
+    names = set(zipfile.ZipFile(built[0]).namelist())
+    assets = ROOT / "rlpipe" / "report" / "assets"
+    files = {str(file.relative_to(ROOT)) for file in assets.rglob("*") if file.is_file()}
+    assert len(files) > 10
+    assert files <= names
+    licences = {name.rpartition("/")[2] for name in names if "/licenses/" in name}
+    assert {"LICENSE", "uplot.LICENSE", "prism.LICENSE"} <= licences
+
+
 def test_the_sdist_carries_what_the_wheel_is_made_of(built):
     with tarfile.open(built[1]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

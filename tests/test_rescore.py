@@ -117,6 +117,12 @@ def test_a_state_is_judged_after_the_recorded_calls_are_made_again(run):
     assert result.differing == 0
 
 
+def test_replayed_calls_that_are_answered_differently_are_counted(run):
+    for file in run.rglob("*.jsonl"):
+        file.write_text(file.read_text().replace("exit=0\\nhi", "exit=0\\nbye"))
+    assert again(run, "reward=command", replays=True).differing == 3
+
+
 def test_a_judgement_that_fails_again_is_masked(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "breaking_reward.py").write_text("def f(task, trajectory, sandbox): 1 / 0")

@@ -7,15 +7,8 @@ import yaml
 
 from rlpipe.config.compose import load_experiment
 from rlpipe.errors import RunError
-from rlpipe.store import (
-    RedactingFormatter,
-    RunFolder,
-    from_row,
-    read_metrics,
-    read_trajectories,
-    redact,
-    to_row,
-)
+from rlpipe.redaction import RedactingFormatter, redact
+from rlpipe.store import RunFolder, from_row, read_metrics, read_trajectories, to_row
 from rlpipe.types import Failure, SandboxRecord, Score, StopReason, TestResult, Trajectory, Turn
 
 SCORED = Trajectory(

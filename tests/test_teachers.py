@@ -105,7 +105,9 @@ def test_teacher_openai_has_the_chat_api_by_option(tmp_path, url):
         *("mode=eval", "evaluate.who=teacher", "dataset.held_out=2"),
         *("teacher=openai", f"teacher.base_url={url}", "teacher.api=chat"),
     )
-    rlpipe.run(experiment, tmp_path / "run")
+    figures = rlpipe.run(experiment, tmp_path / "run").metrics[0]
+    assert figures["teacher/tokens/prompt"] == 2 * 20
+    assert "val/tokens/prompt" not in figures
     (path, body), _ = Service.asked
     assert path == "/v1/chat/completions"
     assert "max_completion_tokens" in body

@@ -3,13 +3,11 @@
 import asyncio
 import copy
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback  # noqa: TID253
-
 from rlpipe.advantages import advantages, trainable
+from rlpipe.backends._trl_steps import Steps
 from rlpipe.backends.base import Job, demonstrations, sampled_rows, supervised_rows
 from rlpipe.errors import RunError
 from rlpipe.policies.base import Actor
@@ -32,7 +30,6 @@ async def grpo(
     from trl import GRPOTrainer
 
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func announces itself
-    loop = asyncio.get_running_loop()
     batches = {step: job.batch(step) for step in range(1, train.steps + 1)}
     positions = range(train.total_tasks)
 
@@ -41,14 +38,14 @@ async def grpo(
         actor.version = step - 1
         chosen = dict.fromkeys(int(prompt) for prompt in prompts)
         tasks = [batches[step][position % train.groups_per_batch] for position in chosen]
-        groups = on_loop(loop, job.collect(actor, tasks, step))
+        groups = steps.wait(job.collect(actor, tasks, step))
         steps.idle = not any(trainable(group.rewards) for group in groups)
         return _columns(groups, train, tokenizer)
 
     def advantage(completions: list[Any], advantage: list[float | None], **_: Any) -> list[Any]:
         return advantage
 
-    steps = Steps(loop, job, actor, lambda step: save(model, tokenizer, job.checkpoint(step)))
+    steps = Steps(job, actor, model, tokenizer)
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=advantage,
@@ -61,13 +58,15 @@ async def grpo(
     )
     if train.beta:
         # TRL would load the reference anew by name, as it was before any warm-up.
-        trainer.beta, trainer.ref_model = train.beta, _frozen_copy(trainer, model)
-    await asyncio.to_thread(run_trainer, trainer)
+        first = await asyncio.to_thread(backend.untrained, job) if job.resume else model
+        trainer.beta, trainer.ref_model = train.beta, _frozen_copy(trainer, model, first)
+    await steps.run(trainer)
 
 
-def _frozen_copy(trainer: Any, model: Any) -> Any:
-    """The policy as GRPO starts from it."""
+def _frozen_copy(trainer: Any, model: Any, first: Any) -> Any:
+    """The policy as the first step found it: a copy of what TRL has fitted to its needs."""
     reference = copy.deepcopy(model).eval().requires_grad_(False)
+    reference.load_state_dict(first.state_dict())
     return trainer.accelerator.prepare_model(reference, evaluation_mode=True)
 
 
@@ -87,27 +86,25 @@ async def sft(backend: "Trl", job: Job, model: Any, tokenizer: Any, actor: Actor
         learning_rate=train.learning_rate,
         schedule=backend.lr_scheduler,
     )
-    loop = asyncio.get_running_loop()
-    steps = Steps(loop, job, actor, lambda step: save(model, tokenizer, job.checkpoint(step)))
-    await asyncio.to_thread(run_sft, model, tokenizer, data, args, (steps,))
+    steps = Steps(job, actor, model, tokenizer)
+    await steps.run(sft_trainer(model, tokenizer, data, args, (steps,)))
 
 
-def run_sft(
-    model: Any, tokenizer: Any, data: Sequence[Row], args: Any, callbacks: Sequence[Any]
-) -> None:
-    """Train on `(input_ids, labels)` rows; blocks."""
+def sft_trainer(
+    model: Any, tokenizer: Any, data: Sequence[Row], args: Any, callbacks: Sequence[Any] = ()
+) -> Any:
+    """What trains on `(input_ids, labels)` rows."""
     from datasets import Dataset
     from trl import SFTTrainer
 
     columns = {"input_ids": [ids for ids, _ in data], "labels": [labels for _, labels in data]}
-    trainer = SFTTrainer(
+    return SFTTrainer(
         model=model,
         args=args,
         processing_class=tokenizer,
         train_dataset=Dataset.from_dict(columns),
         callbacks=list(callbacks),
     )
-    run_trainer(trainer)
 
 
 def rows(tokenizer: Any, trajectories: Sequence[Trajectory], *, reasoning: bool) -> list[Row]:
@@ -123,19 +120,6 @@ def with_lora(model: Any, rank: int, alpha: int) -> Any:
         r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM"
     )
     return get_peft_model(model, config)
-
-
-def save(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write weights and tokenizer as transformers loads them; adapters merged, and alone too."""
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()  # one bar for every checkpoint would cover our own lines
-    folder.mkdir(parents=True, exist_ok=True)
-    if hasattr(model, "merge_and_unload"):
-        model.save_pretrained(folder / "adapter")
-        model = copy.deepcopy(model).merge_and_unload()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 def sft_args(
@@ -198,79 +182,6 @@ def shared_args(backend: "Trl", job: Job) -> dict[str, Any]:
         "max_grad_norm": backend.max_grad_norm,
         "gradient_checkpointing": backend.gradient_checkpointing,
     }
-
-
-def run_trainer(trainer: Any) -> None:
-    trainer.remove_callback(PrinterCallback)
-    trainer.remove_callback(ProgressCallback)
-    trainer.train()
-
-
-class Steps(TrainerCallback):  # type: ignore[misc]
-    """Tells the run of every step; evaluates and saves when it is time."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        job: Job,
-        actor: Actor,
-        save: Callable[[int], None],
-    ) -> None:
-        self._loop = loop
-        self._job = job
-        self._actor = actor
-        self._save = save
-        self.idle = False
-        """Whether no group of this step can teach anything."""
-
-        self.more: dict[str, float] = {}
-        """Figures of this step that the trainer does not log."""
-
-    def on_pre_optimizer_step(
-        self, args: Any, state: Any, control: Any, *, model: Any, **_: Any
-    ) -> None:
-        if self.idle:
-            # With gradients of zero, momentum and weight decay would still move the weights.
-            for parameter in model.parameters():
-                parameter.grad = None
-
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
-    ) -> None:
-        if "loss" not in logs:
-            return  # the summary of the whole training
-        step, train = state.global_step, self._job.train
-        self._actor.version = step
-        figures = _figures(logs) | self.more | {"train/skipped": float(self.idle)}
-        on_loop(self._loop, self._finish(step, figures))
-        if step == train.steps:
-            return  # evaluated and saved by whoever started the trainer
-        if train.eval_every and step % train.eval_every == 0:
-            on_loop(self._loop, self._job.evaluate(self._actor, step))
-        if train.save_every and step % train.save_every == 0:
-            self._save(step)
-
-    async def _finish(self, step: int, figures: Mapping[str, float]) -> None:
-        self._job.finish_step(step, figures)
-
-
-_SHOWN = {
-    "loss": "train/loss",
-    "grad_norm": "train/grad_norm",
-    "learning_rate": "train/learning_rate",
-    "entropy": "train/entropy",
-    "kl": "train/kl",
-    "clip_ratio/region_mean": "train/clip_ratio",
-}
-
-
-def _figures(logs: Mapping[str, Any]) -> dict[str, float]:
-    return {ours: float(logs[theirs]) for theirs, ours in _SHOWN.items() if theirs in logs}
-
-
-def on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -> Result:
-    """Wait, in the trainer's thread, for work on the run's event loop."""
-    return asyncio.run_coroutine_threadsafe(work, loop).result()
 
 
 def _columns(

@@ -4,7 +4,6 @@ The teacher's groups of a step are asked for when the step begins, and all of th
 optimizer step, in as many passes as `micro_batch_size` says. Only imported when a run trains.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import torch  # noqa: TID253
 from transformers import Trainer  # noqa: TID253
 
 from rlpipe.backends import _trl
+from rlpipe.backends._trl_steps import Steps
 from rlpipe.backends.base import Job, lessons, supervised_rows
 from rlpipe.chat import IGNORED
 from rlpipe.policies.base import Actor
@@ -44,17 +44,14 @@ async def teacher_grpo(
     backend: "Trl", job: Job, train: TeacherGrpo, model: Any, tokenizer: Any, actor: Actor
 ) -> None:
     """Train in a thread; the teacher's rollouts are made on this event loop."""
-    loop = asyncio.get_running_loop()
 
     def learned(step: int) -> list[Lesson]:
-        groups = _trl.on_loop(loop, job.teach(job.batch(step), step))
+        groups = steps.wait(job.teach(job.batch(step), step))
         found = laid_out(tokenizer, groups, train)
         steps.idle = not found
         return found
 
-    steps = _trl.Steps(
-        loop, job, actor, lambda step: _trl.save(model, tokenizer, job.checkpoint(step))
-    )
+    steps = Steps(job, actor, model, tokenizer)
     trainer = Weighted(
         model=model,
         args=_arguments(backend, job, train),
@@ -66,7 +63,7 @@ async def teacher_grpo(
         pad_id=tokenizer.pad_token_id,
         figures=steps.more,
     )
-    await asyncio.to_thread(_trl.run_trainer, trainer)
+    await steps.run(trainer)
 
 
 def laid_out(tokenizer: Any, groups: Sequence[TrajectoryGroup], train: TeacherGrpo) -> list[Lesson]:

@@ -2,13 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from rlpipe import chat
 from rlpipe.advantages import Scaling, advantages, trainable
+from rlpipe.checkpoints import Checkpoint
 from rlpipe.component import Component
 from rlpipe.errors import Finding, RunError
 from rlpipe.policies.base import Actor, Policy
@@ -48,11 +49,17 @@ class Job:
     evaluate: Callable[[Actor, int], Coroutine[Any, Any, None]]
     """Evaluate on held-out tasks after that many steps, and record it."""
 
-    finish_step: Callable[[int, Mapping[str, float]], None]
-    """Say that a step is done, with the trainer's own figures."""
+    finish_step: Callable[[int, Mapping[str, float]], bool]
+    """Say that a step is done, with the trainer's own figures; `tokens/trained` among them are
+    those that a service charges for training on. Where it returns true, a limit ends the run before
+    its last step: the backend keeps the weights in `checkpoint(step)`, and returns without another
+    evaluation."""
 
-    checkpoint: Callable[[int], Path]
-    """The folder for that step's checkpoint."""
+    checkpoint: Callable[[int], AbstractContextManager[Path]]
+    """Yields the folder to fill with that step's checkpoint, which is there whole or not at all."""
+
+    resume: Checkpoint | None
+    """Where an earlier attempt of this run stopped; its steps are done, evaluated and recorded."""
 
     status: Callable[[str], None]
     """Tell the user in a few words what is going on."""
@@ -125,7 +132,6 @@ class TrainSummary:
     """What training came to."""
 
     steps: int
-    checkpoint: Path | None = None
 
 
 class Backend(Component):
@@ -182,7 +188,7 @@ class Backend(Component):
 
     @abstractmethod
     async def train(self, job: Job) -> TrainSummary:
-        """Train the policy to the end of `job.train.steps`.
+        """Train the policy to the end of `job.train.steps`, or until `job.finish_step` ends it.
 
         Raises:
             RunError: training cannot go on.

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from rlpipe import checkpoints
 from rlpipe.backends.base import Backend, Job, TrainSummary, demonstrations
 from rlpipe.errors import Finding
 from rlpipe.policies.base import Actor, Policy
@@ -120,32 +121,54 @@ class Trl(Backend):
     async def train(self, job: Job) -> TrainSummary:
         from asyncio import to_thread
 
-        from rlpipe.backends import _trl
+        from rlpipe.backends import _trl_steps
 
         job.status(f"loading {job.policy.name}")
-        model, tokenizer = await to_thread(self._load, job.policy, job.seed)
-        if job.train.lora_rank:
-            model = _trl.with_lora(model, job.train.lora_rank, self.lora_alpha)
-        else:
-            model.float()  # updates are smaller than what two bytes can tell apart
+        model, tokenizer = await to_thread(self._load_to_train, job)
+        if job.resume:
+            await to_thread(_trl_steps.restore, model, job.resume.folder)
         actor = self._actor(model, tokenizer, job.policy)
+        if not (job.resume and job.resume.step):
+            await self._begin(job, model, tokenizer, actor)
         await self._learn(job, model, tokenizer, actor)
-        await job.evaluate(actor, job.train.steps)
-        checkpoint = job.checkpoint(job.train.steps)
-        await to_thread(_trl.save, model, tokenizer, checkpoint)
-        return TrainSummary(job.train.steps, checkpoint)
+        return TrainSummary(actor.version)
+
+    def _load_to_train(self, job: Job) -> tuple[Any, Any]:
+        from rlpipe.backends import _trl
+
+        model, tokenizer = self._load(job.policy, job.seed)
+        if job.train.lora_rank:
+            return _trl.with_lora(model, job.train.lora_rank, self.lora_alpha), tokenizer
+        return model.float(), tokenizer  # updates are smaller than what two bytes can tell apart
+
+    def untrained(self, job: Job) -> Any:
+        """The policy as the first step of this run found it: after a warm-up, if there was one."""
+        from rlpipe.backends import _trl_steps
+
+        model, _ = self._load_to_train(job)
+        first = checkpoints.find(job.folder, 0)
+        if first:
+            _trl_steps.restore(model, first.folder)
+        return model
+
+    async def _begin(self, job: Job, model: Any, tokenizer: Any, actor: Actor) -> None:
+        """What comes before the first step."""
+        from asyncio import to_thread
+
+        from rlpipe.backends import _trl_steps
+
+        if isinstance(job.train, Grpo) and job.train.warmup_steps and not job.resume:
+            await self._warm_up(job, job.train, model, tokenizer)
+            with job.checkpoint(0) as folder:  # so that no resumed run needs the teacher again
+                await to_thread(_trl_steps.save, model, tokenizer, folder)
+        await job.evaluate(actor, 0)
 
     async def _learn(self, job: Job, model: Any, tokenizer: Any, actor: Actor) -> None:
         from rlpipe.backends import _trl, _trl_teacher
 
         if isinstance(job.train, Grpo):
-            if job.train.warmup_steps:
-                await self._warm_up(job, job.train, model, tokenizer)
-            await job.evaluate(actor, 0)
             await _trl.grpo(self, job, job.train, model, tokenizer, actor)
-            return
-        await job.evaluate(actor, 0)
-        if isinstance(job.train, TeacherGrpo):
+        elif isinstance(job.train, TeacherGrpo):
             await _trl_teacher.teacher_grpo(self, job, job.train, model, tokenizer, actor)
         else:
             await _trl.sft(self, job, model, tokenizer, actor)
@@ -154,7 +177,7 @@ class Trl(Backend):
         """Fine-tune on the teacher's demonstrations before the first GRPO step."""
         from asyncio import to_thread
 
-        from rlpipe.backends import _trl
+        from rlpipe.backends import _trl, _trl_steps
 
         job.status(f"warm-up: {train.warmup_tasks} demonstrations, {train.warmup_steps} steps")
         shown = await demonstrations(job, train.warmup_keep)
@@ -168,7 +191,8 @@ class Trl(Backend):
             learning_rate=rate,
             schedule="cosine",
         )
-        await to_thread(_trl.run_sft, model, tokenizer, rows, args, ())
+        trainer = _trl.sft_trainer(model, tokenizer, rows, args)
+        await to_thread(_trl_steps.run_trainer, trainer)
 
     def _actor(self, model: Any, tokenizer: Any, policy: Policy) -> Actor:
         from rlpipe.backends._generation import GeneratingActor

@@ -63,10 +63,16 @@ def _settled(args: Sequence[str]) -> bool:
         if findings := check(experiment):
             raise ConfigError(findings)
     settings = HydraConfig.get()
-    if settings.mode != RunMode.MULTIRUN and Path(settings.run.dir, "manifest.json").exists():
-        said = f"{settings.run.dir} holds a run already; name a folder that does not exist"
+    going_on = experiment.resume == "auto" or settings.mode == RunMode.MULTIRUN
+    if not going_on and _holds_run(Path(settings.run.dir)):
+        said = f"{settings.run.dir} holds a run already; name a folder that does not exist, go on "
+        said += f"with rlpipe resume {settings.run.dir}, or add resume=auto"
         raise ConfigError([Finding("hydra.run.dir", said, "command line")])
     return False
+
+
+def _holds_run(folder: Path) -> bool:
+    return (folder / "manifest.json").exists()
 
 
 def _hand_over(args: Sequence[str]) -> None:
@@ -128,9 +134,15 @@ def _job(cfg: DictConfig) -> float | None:
         if experiment.dry_run:
             dry_run(experiment)
             return None
-        from rlpipe.runner import run
+        from rlpipe.runner import resume, run
 
-        result = run(experiment, Path(settings.runtime.output_dir), overrides)
+        folder = Path(settings.runtime.output_dir)
+        swept = settings.mode == RunMode.MULTIRUN
+        group = Path(settings.sweep.dir).name if swept else None
+        if experiment.resume == "auto" and _holds_run(folder):
+            result = resume(folder, experiment)
+        else:
+            result = run(experiment, folder, overrides, group)
     return result.last(experiment.objective)
 
 
@@ -145,19 +157,26 @@ def _located(origin: Origin) -> Iterator[None]:
 
 
 def dry_run(experiment: Experiment) -> None:
-    """Say what would run, or everything that is wrong.
+    """Say what would run and what this machine lacks for it, or everything that is wrong.
 
     Raises:
-        ConfigError: something is.
+        ConfigError: something is; asked `online`, a missing key too.
     """
+    from rlpipe.budget import lines
     from rlpipe.fit import check, check_online, plan
 
     findings = check(experiment)
-    if experiment.dry_run == "online" and not findings:
-        findings = check_online(experiment)
-    if findings:
-        raise ConfigError(findings)
+    online = experiment.dry_run == "online"
+    lacking = [] if online else [found for found in findings if found.lacking]
+    wrong = [found for found in findings if found not in lacking]
+    if online and not wrong:
+        wrong = check_online(experiment)
+    if wrong:
+        raise ConfigError([*wrong, *lacking])
     chosen = ", ".join(f"{key}={part.kind}" for key, part in experiment.components().items())
     print(f"{experiment.name}: valid (mode={experiment.mode}; {chosen})")
-    for line in plan(experiment).lines():
+    planned = plan(experiment)
+    for line in (*planned.lines(), *lines(experiment, planned)):
         print(f"  {line}")
+    for found in lacking:
+        print(f"  before it can run here: {found.problem} ({found.key})")

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from rlpipe.config.paths import choices, groups
+from rlpipe.config.problems import renamed
+from rlpipe.config.schema import Experiment
 from rlpipe.errors import ConfigError, Finding, did_you_mean
 
 _VALUE = re.compile(r"[A-Za-z_][\w.]*=")
@@ -58,6 +60,7 @@ def flags_first(args: Sequence[str]) -> list[str]:
             others.append(arg)
             continue
         action = parser._option_string_actions.get(arg)
+        _refuse_foreign(arg)
         if action and action.nargs == "?":  # its value may be left out
             given = left and left[0] in (action.choices or ())
             arg = f"{action.option_strings[0]}={left.popleft() if given else action.const}"
@@ -66,6 +69,19 @@ def flags_first(args: Sequence[str]) -> list[str]:
             flags.append(left.popleft())
     parser.parse_args([*flags, *others])
     return flags + others
+
+
+def _refuse_foreign(flag: str) -> None:
+    """Scripts take their options as flags: say which key it is here.
+
+    Raises:
+        ConfigError: it is one that has a key.
+    """
+    dashed = flag.partition("=")[0]
+    word = dashed.lstrip("-").replace("-", "_")
+    ours = renamed(word) or (word if word in (*groups(), *Experiment.model_fields) else None)
+    if ours and dashed.startswith("--"):
+        raise ConfigError(f"{dashed}: options are keys here, and this one is called {ours}")
 
 
 def check_choices(args: Sequence[str]) -> None:

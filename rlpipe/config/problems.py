@@ -20,7 +20,13 @@ ELSEWHERE = {
     "batch_size": "train.groups_per_batch",
     "num_steps": "train.steps",
     "max_steps": "train.steps",
+    "rollout.max_steps": "rollout.max_turns",
     "num_train_steps": "train.steps",
+    "num_train_epochs": "train.steps",
+    "eval_steps": "train.eval_every",
+    "save_steps": "train.save_every",
+    "num_generations_per_prompt": "train.group_size",
+    "per_device_train_batch_size": "train.groups_per_batch",
     "lr": "train.learning_rate",
     "kl_coef": "train.beta",
     "kl_penalty_coef": "train.beta",
@@ -32,12 +38,27 @@ ELSEWHERE = {
     "max_response_length": "rollout.max_tokens",
     "max_tool_calling_iterations": "rollout.max_tool_calls",
     "max_concurrent": "rollout.concurrency",
+    "max_tool_output": "tools.<name>.max_output",
+    "timeout_seconds": "tools.<name>.timeout",
+    "sandbox.timeout_seconds": "sandbox.exec_timeout",
+    "rollout.timeout_seconds": "rollout.timeout",
+    "reward.timeout_seconds": "reward.timeout",
     "num_problems": "dataset.limit",
+    "system_prompt": "dataset.system",
     "container_image": "sandbox.image",
+    "max_lifetime_seconds": "sandbox.lifetime",
     "model_name_or_path": "policy.model",
     "base_model": "policy.model",
+    "inference_model": "teacher.model",
+    ".model": "teacher.model, or policy.model for the one in training",
+    ".base_url": "teacher.base_url",
+    ".learning_rate": "train.learning_rate",
+    ".project": "name",
+    ".run_name": "hydra.run.dir",
+    "report_to": "tracker",
 }
-"""Names that other tools use, and what they are called here."""
+"""Names that other tools use, and what they are called here. One with a section is meant in that
+section alone, and one with a dot before it outside of all."""
 
 Origin = Callable[[str], str]
 """Tells where the value of a key came from; empty where that is unknown."""
@@ -143,13 +164,18 @@ def _unknown(problem: _Problem, tree: Mapping[str, Any]) -> str:
     component = _component(problem.path, tree)
     if component is not None:
         owner += f" of {parents[0]} {component['kind']!r}"
-    if word in ELSEWHERE:
-        return f"{owner}; here it is called {ELSEWHERE[word]}"
     known = _options(parents, component)
+    if ours := renamed(word, parents[0] if parents else ""):
+        return f"{owner}; here it is called {ours}"
     settable = ", ".join(sorted(known - {"kind"}))
     if component is not None and not settable:
         return f"{owner}; it has none"
     return owner + (did_you_mean(word, known) or (f" (it has: {settable})" if settable else ""))
+
+
+def renamed(word: str, section: str = "") -> str | None:
+    """What a name that other tools use is called here."""
+    return ELSEWHERE.get(f"{section}.{word}") or ELSEWHERE.get(word)
 
 
 def _unchosen(owner: str) -> str:
@@ -188,7 +214,8 @@ def _options(parents: Sequence[str], component: Mapping[str, Any] | None) -> set
         return set()
     for name in (part for part in rest if not part.isdigit()):
         fields = [model.model_fields[name] for model in models if name in model.model_fields]
-        models = [found for field in fields for found in _models(field.annotation)]
+        if fields:  # else it is a key of a mapping, whose values these models are of
+            models = [found for field in fields for found in _models(field.annotation)]
     return {name for model in models for name in model.model_fields}
 
 

@@ -11,6 +11,7 @@ from rlpipe.policies.base import Policy
 from rlpipe.rewards.base import Reward
 from rlpipe.rollouts.base import Rollout
 from rlpipe.sandboxes.base import SandboxProvider
+from rlpipe.spending import Limits, Price
 from rlpipe.tools.base import Tool
 from rlpipe.trackers.base import Tracker
 from rlpipe.train.base import Train
@@ -60,6 +61,13 @@ class Collect(Section):
     """Print a line for every rollout as it ends, and all of them in order at the end."""
 
 
+class Shown(Section):
+    """What is printed while a run trains, besides the line of every step."""
+
+    reward_calls: bool = False
+    """Print a line for each step's rewards: how many answers were run, passed, or held no code."""
+
+
 class Experiment(Section):
     """One experiment: everything that a run is made of."""
 
@@ -67,6 +75,10 @@ class Experiment(Section):
     seed: Seed = 0
     mode: Literal["train", "collect", "eval"] = "train"
     dry_run: bool | Literal["online"] = False
+    resume: Literal["never", "auto"] = "never"
+    """`auto` goes on with the run that `hydra.run.dir` holds, if there is one: for jobs that a
+    cluster stops and starts again."""
+
     output_root: str = "outputs"
     objective: str = "val/pass_rate"
     """The metric whose last value a sweeper is given to optimise."""
@@ -81,8 +93,13 @@ class Experiment(Section):
     train: Annotated[SerializeAsAny[Train], chosen("train")]
     backend: Annotated[SerializeAsAny[Backend], chosen("backends")]
     tracker: dict[str, Annotated[SerializeAsAny[Tracker], chosen("trackers")]] = Field({})
+    prices: dict[str, Price] = Field({})
+    """What a model's tokens cost, by the model's name, as teacher, judge or policy alike."""
+
+    limits: Limits = Limits()
     evaluate: Evaluate = Evaluate()
     collect: Collect = Collect()
+    console: Shown = Shown()
 
     @field_validator("teacher", mode="before")
     @classmethod

@@ -19,7 +19,7 @@ import struct
 import sys
 import types
 
-from rlpipe.grading.libc import capset, prctl, syscall
+from rlpipe.grading.libc import address, capset, prctl, syscall
 from rlpipe.grading.values import COPIES, MAX_DEPTH, import_module, plain_array, plain_copy
 from rlpipe.grading.wire import Gone, Peer
 
@@ -38,6 +38,11 @@ LANDLOCK_RULES = (
     struct.pack("QQQ", 0, 0, 0b11),  # scopes: abstract sockets and signals, since Linux 6.12
     struct.pack("Q", 1 << 11),  # making block devices, for the ban on tracing that comes with it
 )
+PR_SET_SECCOMP, FILTER_MODE = 22, 2
+SECCOMP_FAIL, SECCOMP_ALLOW = 0x00050001, 0x7FFF0000  # with EPERM
+PRLIMIT = {"x86_64": (0xC000003E, 302), "aarch64": (0xC00000B7, 261)}
+"""By machine: its number in an audit, and that of the system call `prlimit64`."""
+
 IMMUTABLE = (int, float, str, tuple)
 
 
@@ -48,6 +53,7 @@ def run_candidate(connection: _socket.socket) -> NoReturn:
         _leave_everything(connection.fileno())
         _drop_privileges()
         _fence()
+        _keep_limits_of_others()
         # A child that outlives this process would hide its end from the harness.
         os.register_at_fork(after_in_child=connection.close)
         sys.setrecursionlimit(RECURSION)
@@ -84,6 +90,32 @@ def _fence() -> None:
             syscall(LANDLOCK_RESTRICT_SELF, made, 0)
             os.close(made)
             return
+
+
+def _keep_limits_of_others() -> None:
+    """Forbid this process to set limits but its own, where the kernel can.
+
+    The kernel lets any process bound another of its user: without file descriptors or processor
+    time, the sandbox would die, which is no score where a low one was due.
+    """
+    machine = os.uname().machine
+    if machine not in PRLIMIT:
+        return
+    architecture, number = PRLIMIT[machine]
+    steps = (
+        (0x20, 0, 0, 4),  # load the architecture
+        (0x15, 0, 3, architecture),  # of another one, such as x86 in 32 bits, all may fail
+        (0x20, 0, 0, 0),  # load the number of the call
+        (0x15, 2, 0, number),
+        (0x06, 0, 0, SECCOMP_ALLOW),
+        (0x06, 0, 0, SECCOMP_FAIL),
+        (0x20, 0, 0, 16),  # load the process that is meant; 0 is this one
+        (0x15, 0, 1, 0),
+        (0x06, 0, 0, SECCOMP_ALLOW),
+        (0x06, 0, 0, SECCOMP_FAIL),
+    )
+    program = b"".join(struct.pack("HBBI", *step) for step in steps)
+    prctl(PR_SET_SECCOMP, FILTER_MODE, struct.pack("HP", len(steps), address(program)))
 
 
 def _bound_memory(limit: int) -> None:

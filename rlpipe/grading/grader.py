@@ -11,8 +11,8 @@ from rlpipe.grading.names import (
     classes_called,
     imports,
     modules_imported,
-    names_called,
     names_used,
+    names_wanted,
 )
 from rlpipe.grading.program import COMMON, RUN, modules
 from rlpipe.sandboxes.base import ExecResult, Sandbox
@@ -114,7 +114,7 @@ async def grade(
 def _job(source: str, tests: PythonTests) -> dict[str, Any]:
     statements = (*tests.all, tests.setup)
     used = names_used(statements)
-    entry_points = used & set(tests.entry_points or names_called(statements))
+    entry_points = set(names_wanted(tests))
     classes = tests.classes if tests.entry_points else classes_called(entry_points)
     lines = "\n".join(tests.imports)
     return {

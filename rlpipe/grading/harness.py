@@ -90,6 +90,7 @@ class Job:
             if self.clock.over():
                 raise Stop("timeout", "the time of the whole job is used up")
             self.link.judged, self.link.last = False, None
+            self.link.expects_stop = "StopIteration" in test
             outcome, message = self._run_test(namespace, test)
             took = time.monotonic() - began
             self.report.test(index, outcome, message, took, self.link.judged)

@@ -8,6 +8,7 @@ Runs inside a sandbox, so it needs no more than Python 3.9 and its standard libr
 from __future__ import annotations
 
 import _ctypes
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ class _Function(_ctypes.CFuncPtr):
     _restype_ = _Int
 
 
+class _Text(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "z"
+
+
 _LIBRARY = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
 
 
@@ -35,3 +40,8 @@ def _function(name: str) -> Callable[..., Any]:
 prctl = _function("prctl")
 capset = _function("capset")
 syscall = _function("syscall")
+
+
+def address(data: bytes) -> int:
+    """Where `data` lies, for as long as it lives."""
+    return int.from_bytes(memoryview(_Text(data)).cast("B"), sys.byteorder)

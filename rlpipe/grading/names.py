@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
+from rlpipe.types import PythonTests
+
 _BUILTINS = frozenset(dir(builtins))
 
 
@@ -72,6 +74,17 @@ def names_called(tests: Iterable[str]) -> tuple[str, ...]:
     nodes = (node for test in statements for node in ast.walk(_parsed(test)))
     own = {name for node in nodes for name in _bindings(node)}
     return tuple(sorted(names_used(statements) - own - _BUILTINS))
+
+
+def names_wanted(tests: PythonTests) -> tuple[str, ...]:
+    """The names that `tests` take from a candidate: those of a reference's that they use.
+
+    Without a reference, those that they use and that neither they nor their imports define.
+    """
+    statements = (*tests.all, tests.setup)
+    if not tests.entry_points:
+        return names_called((*tests.imports, *statements))
+    return tuple(sorted(names_used(statements) & set(tests.entry_points)))
 
 
 def parse(source: str) -> ast.Module | None:

@@ -30,6 +30,9 @@ MOST_ITEMS = 100_000
 
 TESTS_MODULE = "tests"
 
+UNASKED = ("__array", "__cuda_array", "__dlpack")
+"""Attributes by which numpy and its kin find an array's memory: an address of the harness's."""
+
 
 class CandidateError(Exception):
     """The candidate raised what has no built-in type, or did what a test cannot follow."""
@@ -49,12 +52,10 @@ class Remote:
         object.__setattr__(self, "_own", own)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        result = self._link.ask("call", self, list(arguments), named)
-        constructs = self._reference in self._link.constructors
-        return self._link.made(result) if constructs else result
+        return self._link.ask("call", self, list(arguments), named)
 
     def __getattr__(self, name: str) -> Any:
-        return self._link.ask("builtin", "getattr", self, name)
+        return _attribute(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._link.ask("builtin", "setattr", self, name, value)
@@ -106,15 +107,43 @@ class Made(Remote):
         return bool(self._link.ask("operator", "contains", self, item))
 
 
+class Constructor(Remote):
+    """A class that the tests want, under the name by which they want it.
+
+    The same class under another name makes nothing that may meet plain values, or a candidate
+    would put it in the place of a function.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._link.made(super().__call__(*arguments, **named))
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """Ask the candidate for an attribute, unless a library would take it for code or an address."""
+    if name.startswith(UNASKED):
+        raise AttributeError(name)
+    value = owner._link.ask("builtin", "getattr", owner, name)
+    if name == "__annotations__" and _holds_text(value):
+        raise AttributeError(f"{name} that are text, which would be run as code")
+    return value
+
+
+def _holds_text(annotations: Any) -> bool:
+    return type(annotations) is not dict or any(isinstance(v, str) for v in annotations.values())
+
+
 def _reckon(name: str, left: Any, right: Any) -> Any:
     """Apply an operator where the candidate may do so by itself, else to plain values alone."""
     handles = [side for side in (left, right) if isinstance(side, Remote)]
     link, first = handles[0]._link, handles[0]
     copied = all(handle._copied for handle in handles)
-    own = bool(link.constructors) and all(handle._own for handle in handles)
+    own = link.wants_classes and all(handle._own for handle in handles)
     if own and (len(handles) == 2 or type(first) is Made) and not (copied and name == "eq"):
         link.judged = link.judged or name in COMPARISONS
-        return link.made(link.ask("operator", name, left, right))
+        result = link.ask("operator", name, left, right)
+        return link.made(result) if all(type(handle) is Made for handle in handles) else result
     if copied:
         return getattr(_operator, name)(link.plain(left), link.plain(right))
     return NotImplemented
@@ -165,7 +194,7 @@ def _twin(base: type) -> type:
     def ask_candidate(self: Any, name: str) -> Any:
         if name in ("_link", "_reference"):
             raise AttributeError(name)
-        return self._link.ask("builtin", "getattr", self, name)
+        return _attribute(self, name)
 
     return type(base.__name__, (base,), {"__getattr__": ask_candidate})
 
@@ -193,8 +222,11 @@ class Link(Peer):
         self.last: Any = None
         """The latest value that the candidate gave, for a message to a person."""
 
-        self.constructors: set[int] = set()
-        """References of the classes that the tests want."""
+        self.wants_classes = False
+        """Whether the tests want classes of the candidate's, and it has them."""
+
+        self.expects_stop = False
+        """Whether the test names `StopIteration`."""
 
         self._known: dict[int, Any] = {}
         self._made: dict[int, Made] = {}
@@ -208,6 +240,11 @@ class Link(Peer):
         except Gone as error:
             self.broken = str(error)
             raise
+        except StopIteration as error:
+            if self.expects_stop or arguments[0] == "next":
+                raise
+            # It would end a `map` or `zip` of the test's early, with no comparison made.
+            raise RuntimeError("the candidate raised StopIteration") from error
 
     def settle(self, arguments: tuple[Any, ...], parts: list[Any]) -> Any:
         try:
@@ -225,8 +262,10 @@ class Link(Peer):
         found = self.ask("load", source, memory, classes, names)
         if type(found) is not dict:
             raise Gone("a message came that says nothing")
-        wanted = (found[name] for name in classes if isinstance(found.get(name), Remote))
-        self.constructors = {value._reference for value in wanted}
+        wanted = {name: found[name] for name in classes if type(found.get(name)) is Remote}
+        self.wants_classes = bool(wanted)
+        for name, kind in wanted.items():
+            found[name] = Constructor(self, kind._reference, kind._copied, kind._own)
         return {name: found[name] for name in names if name in found}
 
     def made(self, value: Any) -> Any:
@@ -250,7 +289,7 @@ class Link(Peer):
 
     def give(self, value: Any, depth: int) -> Any:
         kind = type(value)
-        if kind is Remote or kind in TWINS or hasattr(value, "_reference"):
+        if issubclass(kind, Remote) or kind in TWINS or hasattr(value, "_reference"):
             return ["h", value._reference]
         array = plain_array(value)
         if array is not value:

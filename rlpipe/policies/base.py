@@ -1,7 +1,7 @@
 """Who answers: a policy is declared in YAML, opened into an actor, and the actor acts."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -66,6 +66,14 @@ class Request:
     """
 
 
+OnTurn = Callable[[str, Turn], None]
+"""Is told of every answer: the model's name, and the turn."""
+
+
+def unheard(model: str, turn: Turn) -> None:
+    """Tell nobody."""
+
+
 class Actor(ABC):
     """A policy that is open and answers. Used by many rollouts at once."""
 
@@ -96,6 +104,9 @@ class Policy(Component):
 
     in_training: ClassVar[bool] = False
     """Whether a backend serves and trains it. A policy that is not opens by itself."""
+
+    metered: ClassVar[bool] = False
+    """Whether its tokens may be paid for, so that a limit on costs needs its price."""
 
     @property
     def name(self) -> str:

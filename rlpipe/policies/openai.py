@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -37,6 +37,7 @@ class _Models(Wire):
 class Openai(Policy):
     """A model of OpenAI, or of any server that speaks its API."""
 
+    metered: ClassVar[bool] = True
     kind: Literal["openai"] = "openai"
     model: str = Field(min_length=1)
     """The model's name at the server."""
@@ -88,9 +89,8 @@ class Openai(Policy):
     def check(self) -> list[Finding]:
         findings = super().check()
         if self._needs_key() and not self._key():
-            findings.append(
-                Finding("api_key_env", f"set the environment variable {self.api_key_env}")
-            )
+            problem = f"set the environment variable {self.api_key_env}"
+            findings.append(Finding("api_key_env", problem, lacking=True))
         if self.logprobs and self.api == "responses":
             findings.append(Finding("logprobs", "api 'responses' gives none; use api: chat"))
         return findings

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from rlpipe.component import Component
 from rlpipe.errors import GraderError
+from rlpipe.policies.base import OnTurn, Policy, unheard
 from rlpipe.rewards._extraction import extract_code
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.types import Score, Task, Trajectory
@@ -30,12 +31,19 @@ class Reward(Component):
         """This reward, and every one that it is made of."""
         yield self
 
-    def open(self) -> AbstractAsyncContextManager["Reward"]:
-        """The reward as it is used during a run: with its connections open, where it has any."""
-        return self._open()
+    def asks(self) -> tuple[Policy, int] | None:
+        """The model that it asks, and the most tokens which that may write for one trajectory."""
+        return None
+
+    def open(self, on_turn: OnTurn = unheard) -> AbstractAsyncContextManager["Reward"]:
+        """The reward as it is used during a run: with its connections open, where it has any.
+
+        `on_turn` is told of the answers of models that it asks.
+        """
+        return self._open(on_turn)
 
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Self]:
+    async def _open(self, on_turn: OnTurn) -> AsyncIterator[Self]:
         yield self
 
     @abstractmethod

@@ -1,16 +1,15 @@
 """A language model's opinion, by a rubric."""
 
 import json
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
+from pydantic import Field, FiniteFloat, PrivateAttr, SerializeAsAny, model_validator
 
 from rlpipe.component import chosen
 from rlpipe.errors import Finding, GraderError, ProviderError
-from rlpipe.policies.base import Actor, Policy, Request, Sampling
+from rlpipe.policies.base import Actor, OnTurn, Policy, Request, Sampling, unheard
 from rlpipe.rewards.base import Reward
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.types import Message, Score, Task, Trajectory
@@ -44,8 +43,8 @@ class Judge(Reward):
     shows: Literal["answer", "conversation"] = "answer"
     """What the judge sees of the trajectory: the last answer, or every turn and tool output."""
 
-    lowest: float = 0.0
-    highest: float = 1.0
+    lowest: FiniteFloat = 0.0
+    highest: FiniteFloat = 1.0
     pass_at: float = 0.5
     """Score from which the work counts as solved in pass rates."""
 
@@ -57,6 +56,7 @@ class Judge(Reward):
     """Of the judge's answer."""
 
     _actor: Actor | None = PrivateAttr(None)
+    _on_turn: OnTurn = PrivateAttr(default_factory=lambda: unheard)
 
     @model_validator(mode="after")
     def _range_is_one(self) -> Self:
@@ -65,19 +65,22 @@ class Judge(Reward):
         return self
 
     def check(self) -> list[Finding]:
-        findings = super().check() + [_under_policy(found) for found in self.policy.check()]
+        findings = super().check() + [found.under("policy") for found in self.policy.check()]
         if self.policy.in_training:
             findings.append(Finding("policy.kind", "the model in training cannot be the judge"))
         return findings
 
     def check_online(self) -> list[Finding]:
-        return [_under_policy(found) for found in self.policy.check_online()]
+        return [found.under("policy") for found in self.policy.check_online()]
+
+    def asks(self) -> tuple[Policy, int]:
+        return self.policy, self.attempts * self.max_tokens
 
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Self]:
+    async def _open(self, on_turn: OnTurn) -> AsyncIterator[Self]:
         async with self.policy.open() as actor:
             opened = self.model_copy()
-            opened._actor = actor
+            opened._actor, opened._on_turn = actor, on_turn
             yield opened
 
     async def score(self, task: Task, trajectory: Trajectory, sandbox: Sandbox) -> Score:
@@ -106,10 +109,11 @@ class Judge(Reward):
         schema = _answer_schema()
         request = Request(task, messages, (), sampling, seed, json_schema=schema)
         try:
-            message, _ = await self._actor.act(request)
+            message, turn = await self._actor.act(request)
         except ProviderError as error:
             # Not worth another rollout: the client has tried for as long as it may.
             raise GraderError(f"the judge cannot be asked: {error}") from error
+        self._on_turn(self._actor.name, turn)
         return str(message.get("content") or "")
 
     def _messages(self, task: Task, trajectory: Trajectory) -> tuple[Message, ...]:
@@ -136,13 +140,9 @@ class Judge(Reward):
         if not isinstance(answer, dict) or set(answer) != {"reason", "score"}:
             raise ValueError("not an object of reason and score")
         value, reason = answer["score"], answer["reason"]
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError("the score is no number")
-        if not self.lowest <= value <= self.highest:
+        if not self.lowest <= value <= self.highest:  # NaN is not either
             raise ValueError(f"the score is not from {self.lowest:g} to {self.highest:g}")
         return float(value), str(reason)
 
@@ -155,7 +155,3 @@ def _answer_schema() -> dict[str, Any]:
         "required": ["reason", "score"],
         "additionalProperties": False,
     }
-
-
-def _under_policy(found: Finding) -> Finding:
-    return Finding(f"policy.{found.key}" if found.key else "policy", found.problem)

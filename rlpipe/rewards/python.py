@@ -56,7 +56,7 @@ class Python(Reward):
             return value
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
         if isinstance(value, str) or not math.isfinite(number):
             raise GraderError(f"{self.function} returned {value!r}, which is no reward")

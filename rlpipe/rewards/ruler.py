@@ -37,7 +37,8 @@ class Ruler(Reward):
         if self.judge_model.startswith("openai/") and not (
             os.environ.get("OPENAI_API_KEY") or "api_key" in self.litellm_params
         ):
-            findings.append(Finding("judge_model", "set the environment variable OPENAI_API_KEY"))
+            problem = "set the environment variable OPENAI_API_KEY"
+            findings.append(Finding("judge_model", problem, lacking=True))
         return findings
 
     async def score(self, task: Task, trajectory: Trajectory, sandbox: Sandbox) -> Score:

@@ -8,6 +8,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from rlpipe.component import Section, chosen
 from rlpipe.errors import Finding, GraderError
+from rlpipe.policies.base import OnTurn
 from rlpipe.rewards.base import Reward
 from rlpipe.sandboxes.base import Sandbox
 from rlpipe.types import Score, Task, Trajectory
@@ -64,11 +65,11 @@ class Weighted(Reward):
         ]
 
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Self]:
+    async def _open(self, on_turn: OnTurn) -> AsyncIterator[Self]:
         async with AsyncExitStack() as stack:
             opened = {
                 name: part.model_copy(
-                    update={"reward": await stack.enter_async_context(part.reward.open())}
+                    update={"reward": await stack.enter_async_context(part.reward.open(on_turn))}
                 )
                 for name, part in self.parts.items()
             }

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -11,7 +10,7 @@ from rlpipe.errors import SandboxFileError, SandboxGone
 from rlpipe.sandboxes._agent import wire
 from rlpipe.sandboxes._box import encode, pack_variables
 from rlpipe.sandboxes._channel import Channel, Reply
-from rlpipe.sandboxes._living import LivingSandbox, arguments_of
+from rlpipe.sandboxes._living import LivingSandbox
 from rlpipe.sandboxes._streams import Feed, Gather
 from rlpipe.sandboxes.base import ExecResult, Outcome
 
@@ -53,21 +52,17 @@ class AgentSandbox(LivingSandbox):
         self._preloaded = {}
         self.live()
 
-    async def exec(
+    async def run(
         self,
-        command: Sequence[str] | str,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        timeout: float | None = None,
-        max_output: int | None = None,
+        words: Sequence[str],
+        folder: str,
+        env: Mapping[str, str],
+        stdin: bytes,
+        seconds: float,
+        limit: int,
     ) -> ExecResult:
-        folder = posixpath.join(self.spec.workdir, cwd or "")
-        data = wire.pack(
-            [encode(folder), pack_variables(env or {}), *map(encode, arguments_of(command))]
-        )
-        return await self._execute(wire.EXEC, data, stdin, timeout, max_output)
+        data = wire.pack([encode(folder), pack_variables(env), *map(encode, words)])
+        return await self._run(wire.EXEC, data, stdin, seconds, limit)
 
     async def run_python(
         self,
@@ -78,7 +73,8 @@ class AgentSandbox(LivingSandbox):
         max_output: int | None = None,
     ) -> ExecResult:
         data = code.encode("utf-8", "surrogatepass")
-        return await self._execute(wire.PYTHON, data, stdin, timeout, max_output)
+        bounds = self.spec.bounds(timeout, max_output)
+        return await self.counted(lambda: self._run(wire.PYTHON, data, stdin, *bounds))
 
     async def preload(self, code: str) -> bool:
         if code not in self._preloaded:
@@ -87,22 +83,11 @@ class AgentSandbox(LivingSandbox):
         reply = await asyncio.shield(self._preloaded[code])
         return reply.status == 0
 
-    async def _execute(
-        self,
-        operation: int,
-        data: bytes,
-        stdin: bytes,
-        timeout: float | None,
-        max_output: int | None,
-    ) -> ExecResult:
-        seconds = self.spec.exec_timeout if timeout is None else timeout
-        limit = self.spec.max_output if max_output is None else max_output
-        return await self.counted(lambda: self._run(operation, data, stdin, seconds, limit))
-
     async def _run(
         self, operation: int, data: bytes, stdin: bytes, seconds: float, limit: int
     ) -> ExecResult:
-        feed = Feed(stdin) if stdin else None
+        with self.on_this_machine():
+            feed = Feed(stdin) if stdin else None
         try:
             return _result(await self._request(operation, data, seconds, limit, feed))
         finally:
@@ -129,7 +114,8 @@ class AgentSandbox(LivingSandbox):
 
     async def read_file(self, path: str, *, max_bytes: int = 32 << 20) -> bytes:
         async with self.slots:
-            gather = Gather(max_bytes)
+            with self.on_this_machine():
+                gather = Gather(max_bytes)
             try:
                 reply = await self._request(
                     wire.READ, encode(path), FILE_SECONDS, max_bytes, gather
@@ -144,7 +130,8 @@ class AgentSandbox(LivingSandbox):
 
     async def write_file(self, path: str, data: bytes | str) -> None:
         async with self.slots:
-            feed = Feed(encode(data) if isinstance(data, str) else data)
+            with self.on_this_machine():
+                feed = Feed(encode(data) if isinstance(data, str) else data)
             try:
                 reply = await self._request(wire.WRITE, encode(path), FILE_SECONDS, 0, feed)
             finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rlpipe.sandboxes._agent.relay import Relay
 
 AGENT = Path(__file__).parent / "_agent"
-MODULES = ("wire", "system", "program", "launch", "loop", "relay")
+MODULES = ("wire", "system", "program", "job", "launch", "loop", "relay")
 LOADER = """
 import sys
 package = sys.modules["_agent"] = type(sys)("_agent")

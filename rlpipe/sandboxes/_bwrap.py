@@ -136,7 +136,9 @@ def _system() -> tuple[str, ...]:
     arguments += ["--perms", "0755", "--dir", "/etc"]
     for name in ETC:
         arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    return (*arguments, "--proc", "/proc", "--dev", "/dev")
+    # Some settings belong to a namespace, which a user's own programs could change in theirs.
+    settings = ("--ro-bind", "/proc/sys", "/proc/sys")
+    return (*arguments, "--proc", "/proc", *settings, "--dev", "/dev")
 
 
 def _parents(path: str) -> list[str]:

@@ -13,7 +13,8 @@ from rlpipe.sandboxes._agent import wire
 
 CHUNK = 1 << 18
 GRACE_SECONDS = 30.0
-"""How long after its time limit an answer may come before the agent counts as dead."""
+"""How long after the latest end of its program an answer may come before the agent counts as dead.
+"""
 
 MESSAGE_BYTES = 1 << 16
 """What an answer may hold beyond the output that was asked for: the agent's own words."""
@@ -76,7 +77,7 @@ class Channel:
             answer.set_exception(SandboxGone(self._failure, provider="local"))
             return self._number, answer
         alarm = self._loop.call_later(
-            seconds + GRACE_SECONDS, self.fail, "the sandbox does not answer"
+            seconds * wire.PATIENCE + GRACE_SECONDS, self.fail, "the sandbox does not answer"
         )
         allowed = MESSAGE_BYTES if operation in (wire.READ, wire.WRITE) else limit + MESSAGE_BYTES
         self._pending[self._number] = _Pending(answer, allowed, alarm)

@@ -12,6 +12,28 @@ import pytest
 from rlpipe.errors import SandboxFileError, SandboxGone
 from rlpipe.sandboxes.base import Sandbox, SandboxSession, SandboxSpec, SandboxStats
 
+SEARCH_MEMORY = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # so that it may read its own memory
+moved = bytes((i + 1) % 256 for i in range(256))
+
+def found(wanted):
+    with open('/proc/self/maps') as maps, open('/proc/self/mem', 'rb', 0) as memory:
+        for line in maps:
+            area, rights = line.split()[:2]
+            start, end = (int(x, 16) for x in area.split('-'))
+            if 'rw' in rights:
+                memory.seek(start)
+                if wanted in memory.read(end - start).translate(moved):
+                    return True
+    return False
+
+print(found(b'ijeefo.tfdsfu'))
+data = sys.stdin.buffer.read()
+print(len(data), found(b'ijeefo.tfdsfu'))
+"""
+"""Looks for `hidden-secret`, which it only ever holds with each byte moved on by one."""
+
 
 @contextmanager
 def raises_file_error(kind: SandboxFileError.Kind) -> Iterator[None]:
@@ -27,6 +49,8 @@ class SandboxConformance:
     """
 
     spec = SandboxSpec()
+    at_once = 100
+    """Sandboxes that one test has side by side."""
 
     async def test_a_command_is_a_list_of_words(self, sandbox: Sandbox) -> None:
         result = await sandbox.exec(["printf", "%s|", "a b", "$HOME", "*"])
@@ -174,6 +198,14 @@ class SandboxConformance:
         assert (await sandbox.run_python("print(input())", stdin=b"one\ntwo\n")).stdout == "one\n"
         assert "EOFError" in (await sandbox.run_python("input()")).stderr
 
+    async def test_python_s_standard_input_is_in_no_other_memory(self, sandbox: Sandbox) -> None:
+        """Neither before the program reads it, nor in a program that runs later."""
+        secret = b"hidden-secret" + b"." * 100_000
+        found = await sandbox.run_python(SEARCH_MEMORY, stdin=secret)
+        assert found.stdout == "False\n100013 True\n"
+        for _ in range(2):  # one that may have waited meanwhile, and one that was made since
+            assert (await sandbox.run_python(SEARCH_MEMORY)).stdout == "False\n0 False\n"
+
     async def test_python_timeout_keeps_output(self, sandbox: Sandbox) -> None:
         result = await sandbox.run_python("print('so far')\nwhile True: pass", timeout=2)
         assert (result.outcome, result.stdout) == ("timeout", "so far\n")
@@ -241,6 +273,23 @@ class SandboxConformance:
         assert (first.stdout, second.stdout) == ("one\n", "two\n")
         many = await asyncio.gather(*(sandbox.run_python(f"print({i})") for i in range(30)))
         assert [result.stdout for result in many] == [f"{i}\n" for i in range(30)]
+
+    async def test_many_at_once(self, session: SandboxSession) -> None:
+        tagged = replace(self.spec, tags=("many",))
+        starts = asyncio.Semaphore(8)
+
+        async def start(number: int) -> Sandbox:
+            async with starts:
+                sandbox = await session.start(tagged)
+            await sandbox.write_file("number", str(number))
+            return sandbox
+
+        sandboxes = await asyncio.gather(*map(start, range(self.at_once)))
+        assert len(await session.list(tags=["many"], status="running")) == self.at_once
+        results = await asyncio.gather(*(sandbox.exec("cat number") for sandbox in sandboxes))
+        assert [result.stdout for result in results] == [str(n) for n in range(self.at_once)]
+        await asyncio.gather(*(sandbox.stop() for sandbox in sandboxes))
+        assert await session.list(tags=["many"], status="running") == []
 
     async def test_counters(self, session: SandboxSession) -> None:
         async with await session.start(self.spec) as sandbox:

@@ -30,6 +30,7 @@ LABEL = "rlpipe"
 SHARED_MEMORY = 16 << 20
 OWN_MEMORY = 64 << 20
 OWN_PROCESSES = 3  # agent, relay, and the process that waits for the next program
+ENGINE_PROCESSES = 8  # threads of a runtime that starts a program
 OPEN_FILES = 1024
 USER_PROCESSES = 4096
 """Bound per user id, as runtimes want one that they may set; the bound per container is lower."""
@@ -61,6 +62,11 @@ class ContainerPlan:
     @property
     def lifetime(self) -> float:
         return self.spec.lifetime + LIFETIME_GRACE
+
+    @property
+    def processes(self) -> int:
+        """Processes and threads that the engine allows it."""
+        return self.spec.pids + OWN_PROCESSES
 
     def environment(self) -> dict[str, str]:
         """What programs get."""
@@ -116,7 +122,7 @@ class ContainerPlan:
         shared = min(spec.disk, SHARED_MEMORY)
         # Memory file systems count as memory here, and what programs may use comes on top.
         memory = spec.memory + 2 * spec.disk + shared + OWN_MEMORY
-        processes = spec.pids + OWN_PROCESSES
+        processes = self.processes
         tmpfs = f"rw,exec,nosuid,nodev,mode=1777,size={spec.disk}"
         user_processes = max(USER_PROCESSES, processes)
         return [
@@ -204,6 +210,7 @@ class Container:
                 stdin=stdin,
                 stdout=stdout,
                 stderr=errors,
+                cwd=tempfile.gettempdir(),  # conmon leaves a file there when memory runs out
                 start_new_session=True,  # what ends this process by the keyboard is not for it
             )
         finally:
@@ -230,6 +237,12 @@ class Container:
         """Whether the engine says that it runs."""
         words = "container", "inspect", "--format", "{{.State.Running}}", self.plan.name
         return (await self._engine.call(*words)).output.strip() == "true"
+
+    async def crowded(self) -> bool:
+        """Whether programs have left too little room for the engine to start one more."""
+        words = "stats", "--no-stream", "--format", "{{.PIDs}}", self.plan.name
+        count = (await self._engine.call(*words)).output.strip()
+        return count.isdigit() and int(count) > self.plan.processes - ENGINE_PROCESSES
 
     async def end(self) -> None:
         """Kill and remove it; never raises."""

@@ -2,10 +2,10 @@
 
 import asyncio
 import json
+import logging
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from rlpipe.errors import SandboxConfigError, SandboxError, SandboxGone
@@ -24,6 +24,8 @@ from rlpipe.sandboxes.base import (
     Status,
 )
 from rlpipe.sandboxes.docker import Docker
+
+log = logging.getLogger(__name__)
 
 USERS = range(20_000, 60_000, 2)  # such as rootless engines have; the next one is the relay's
 STATES: dict[str, Status] = {"created": "pending", "configured": "pending", "running": "running"}
@@ -81,23 +83,22 @@ class DockerSession(SandboxSession):
         return True
 
     async def sweep(self, tags: Sequence[str]) -> int:
-        """Remove the containers that carry all of `tags`, whoever started them; how many."""
-        return await self._remove([LABEL, *map(tag_label, tags)])
+        names = [info.id for info in await self.list(tags=tags)]
+        if names:
+            await (await self._find()).remove(*names)
+        return len(names)
 
     async def close(self) -> None:
         """Stop every sandbox, and whatever else carries this session's label."""
         self._closed = True
         await asyncio.gather(*(sandbox.stop() for sandbox in list(self._live.values())))
         if self._engine:
-            with suppress(SandboxError):
-                await self._remove([f"{LABEL}.session={self._label}"])
-
-    async def _remove(self, labels: Sequence[str]) -> int:
-        engine = await self._find()
-        names = names_of(await engine.containers(labels))
-        if names:
-            await engine.remove(*names)
-        return len(names)
+            try:
+                own = await self._engine.containers([f"{LABEL}.session={self._label}"])
+                if own:
+                    await self._engine.remove(*names_of(own))
+            except SandboxError as error:
+                log.warning("whether containers are left is unknown: %s", error)
 
     async def _find(self) -> Engine:
         async with self._preparing:

@@ -19,6 +19,10 @@ PROBE_SECONDS = 30.0
 CALL_SECONDS = 120.0
 PULL_SECONDS = 1800.0
 MISSING = ("no such image", "image not known", "no such object")
+BESIDE = ("Run 'docker", "See 'docker", "time=")
+"""Lines of a client that come after the reason: hints, and its own log."""
+
+GONE = ("no such container", "no container with", "no such object", "already in progress")
 TEMPORARY = ("timeout", "timed out", "temporarily", "connection", "too many", "unavailable", "eof")
 
 
@@ -35,10 +39,16 @@ class Answer:
         """The last line of what it printed as an error, where the reason is."""
         return complaint(self.error) or f"exit status {self.status}"
 
+    @property
+    def only_missing(self) -> bool:
+        """Whether all that it complained of is that something is gone, or is just going."""
+        lines = [line.lower() for line in self.error.splitlines() if line.strip()]
+        return bool(lines) and all(any(gone in line for gone in GONE) for line in lines)
+
 
 def complaint(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(("Run 'docker", "See 'docker"))]
+    lines = [line for line in lines if not line.startswith(BESIDE)] or lines
     return lines[-1].removeprefix("Error: ").removeprefix("docker: ") if lines else ""
 
 
@@ -67,6 +77,7 @@ class Engine:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=error,
+                cwd=tempfile.gettempdir(),  # conmon leaves a file there when memory runs out
                 start_new_session=True,
             )
             try:
@@ -116,12 +127,20 @@ class Engine:
             return []
         # One that ended meanwhile makes the status an error; the others are printed all the same.
         answer = await self.call("container", "inspect", *ids)
+        if answer.status and not answer.only_missing:
+            raise _silent(self.name, answer)
         return list(json.loads(answer.output or "[]"))
 
     async def remove(self, *names: str) -> None:
-        """Kill and remove containers; those that are gone already are no error."""
+        """Kill and remove containers; those that are gone already are no error.
+
+        Raises:
+            SandboxUnavailable: one may still be there.
+        """
         now = ["--time", "0", "--ignore"] if self.name == "podman" else []
-        await self.call("rm", "--force", "--volumes", *now, *names)
+        answer = await self.call("rm", "--force", "--volumes", *now, *names)
+        if answer.status and not answer.only_missing:
+            raise _silent(self.name, answer)
 
 
 async def find_engine(choice: Literal["auto", "docker", "podman"]) -> Engine:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from rlpipe.errors import SandboxError, SandboxGone
+from rlpipe.errors import SandboxError, SandboxFileError, SandboxGone, SandboxStartError
 from rlpipe.sandboxes._tally import Counters, Tally
 from rlpipe.sandboxes.base import ExecResult, Sandbox, SandboxSpec, SandboxStats
 
@@ -129,25 +129,23 @@ class LazySandbox(Sandbox):
         sandbox = await asyncio.shield(self.given)
         self.id = sandbox.id
         self.spec = replace(self.spec, workdir=sandbox.spec.workdir)
-        for path, text in self._files.items():
-            await sandbox.write_file(path, text)
+        try:
+            for path, text in self._files.items():
+                await sandbox.write_file(path, text)
+        except SandboxFileError as error:  # which a tool would tell the model as its own doing
+            message = f"the task's own file could not be written: {error}"
+            raise SandboxStartError(message, sandbox_id=self.id) from error
         return sandbox
 
     async def _counted(self, execution: Awaitable[ExecResult]) -> ExecResult:
         tallies = self._counters.both
         for tally in tallies:
             tally.begin(self)
-        self.stats.exec_count += 1
         try:
-            result = await execution
+            result = await self.stats.count(execution)
         except SandboxError as error:
-            self.stats.exec_failures += 1
             self._finish(tallies, None, f"lost: {error}")
             raise
-        if result.ok:
-            self.stats.exec_completed_ok += 1
-        else:
-            self.stats.exec_completed_nonzero += 1
         sizes = f"stdout {len(result.stdout)}, stderr {len(result.stderr)}"
         self._finish(tallies, result, f"{result.outcome} {result.exit_code}, {sizes}")
         return result

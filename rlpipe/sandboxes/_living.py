@@ -1,13 +1,15 @@
 """What the sandboxes that this process itself runs have in common, however they run a command."""
 
 import asyncio
+import posixpath
 import secrets
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
 
-from rlpipe.errors import SandboxError
+from rlpipe.errors import SandboxUnavailable
 from rlpipe.sandboxes.base import (
     ExecResult,
     Sandbox,
@@ -50,20 +52,50 @@ class LivingSandbox(Sandbox):
         loop = asyncio.get_running_loop()
         self._expiry = loop.call_later(self.spec.lifetime, self.die, "its lifetime is over")
 
+    async def exec(
+        self,
+        command: Sequence[str] | str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        max_output: int | None = None,
+    ) -> ExecResult:
+        words = ["bash", "-c", command] if isinstance(command, str) else command
+        folder = posixpath.join(self.spec.workdir, cwd or "")
+        bounds = self.spec.bounds(timeout, max_output)
+        return await self.counted(lambda: self.run(words, folder, env or {}, stdin, *bounds))
+
+    @abstractmethod
+    async def run(
+        self,
+        words: Sequence[str],
+        folder: str,
+        env: Mapping[str, str],
+        stdin: bytes,
+        seconds: float,
+        limit: int,
+    ) -> ExecResult:
+        """Run a command, for which there is a slot."""
+
     async def counted(self, execution: Callable[[], Awaitable[ExecResult]]) -> ExecResult:
         """Await an execution when it is its turn."""
         async with self.slots:
-            self.stats.exec_count += 1
-            try:
-                result = await execution()
-            except SandboxError:
-                self.stats.exec_failures += 1
-                raise
-        if result.ok:
-            self.stats.exec_completed_ok += 1
-        else:
-            self.stats.exec_completed_nonzero += 1
-        return result
+            return await self.stats.count(execution())
+
+    @contextmanager
+    def on_this_machine(self) -> Iterator[None]:
+        """What this machine refuses, such as one more descriptor, is no doing of a program."""
+        try:
+            yield
+        except OSError as error:
+            raise SandboxUnavailable(
+                f"this machine cannot serve a sandbox: {error}",
+                retryable=True,
+                provider=self.provider,
+                sandbox_id=self.id,
+            ) from error
 
     async def stop(self) -> None:
         self.die("the sandbox is stopped")
@@ -88,7 +120,3 @@ class LivingSandbox(Sandbox):
     @abstractmethod
     async def close(self) -> None:
         """End what it consists of; every use, now and later, is answered with `reason`."""
-
-
-def arguments_of(command: Sequence[str] | str) -> Sequence[str]:
-    return ["bash", "-c", command] if isinstance(command, str) else command

@@ -9,22 +9,21 @@ import errno
 import os
 import posixpath
 import secrets
-import signal
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
 
 from rlpipe.errors import SandboxError, SandboxFileError, SandboxGone, SandboxUnavailable
+from rlpipe.sandboxes._agent.job import STDERR, STDOUT
 from rlpipe.sandboxes._agent_sandbox import FILE_ERRORS, FILE_SECONDS
 from rlpipe.sandboxes._box import encode
 from rlpipe.sandboxes._container import Container
 from rlpipe.sandboxes._engine import Engine, complaint
-from rlpipe.sandboxes._living import LivingSandbox, arguments_of
-from rlpipe.sandboxes.base import ExecResult, Outcome
+from rlpipe.sandboxes._engine_execution import CHUNK, Execution
+from rlpipe.sandboxes._living import LivingSandbox
+from rlpipe.sandboxes._marked import MARK, kill_marked
+from rlpipe.sandboxes._python import refused
+from rlpipe.sandboxes.base import ExecResult
 
-MARK = "RLPIPE_EXECUTION"
 BEGIN = 'printf "\\0" >&2; cd -- "$1" || exit 126; shift; exec "$@"'
 """Says that it runs, which tells a program's own failure from the engine's."""
 
@@ -32,125 +31,10 @@ READ = (
     '[ -d "$1" ] && exit 121; [ -e "$1" ] || exit 102; [ -r "$1" ] || exit 113; head -c "$2" "$1"'
 )
 WRITE = '[ -d "$1" ] && exit 121; mkdir -p "${1%/*}" && cat >"$1"'
-KILL = (
-    "for i in 1 2 3 4 5 6 7 8 9; do found=; for p in /proc/[0-9]*; do "
-    'if grep -q "$1" "$p/environ" 2>/dev/null; then kill -9 "${p#/proc/}" && found=1; fi; done; '
-    '[ "$found" ] || exit 0; done'
-)
+KILL_ATTEMPTS = 5
 FIRST_ERROR = 100  # exit statuses of these scripts from here on are an errno and this
-START_SECONDS = 60.0
 END_SECONDS = 10.0
-FLOOD_FACTOR, FLOOD_BYTES = 8, 1 << 20
-CHUNK = 1 << 18
 LOST = (125, 137, 255)  # what the engine's program ends with when the container is gone, too
-
-
-@dataclass(slots=True)
-class _Output:
-    """What a program wrote, up to a limit."""
-
-    limit: int
-    parts: dict[str, bytearray] = field(default_factory=dict)
-    produced: int = 0
-
-    def take(self, name: str, data: bytes) -> None:
-        self.produced += len(data)
-        room = self.limit - sum(map(len, self.parts.values()))
-        self.parts.setdefault(name, bytearray()).extend(data[: max(0, room)])
-
-    def of(self, name: str) -> bytes:
-        return bytes(self.parts.get(name, b""))
-
-    @property
-    def floods(self) -> bool:
-        return self.produced > max(self.limit * FLOOD_FACTOR, FLOOD_BYTES)
-
-    @property
-    def truncated(self) -> bool:
-        return self.produced > sum(map(len, self.parts.values()))
-
-
-class _Execution:
-    """One process that the engine starts in the container, and its client here."""
-
-    def __init__(self, process: asyncio.subprocess.Process, limit: int) -> None:
-        self.process = process
-        self.output = _Output(limit)
-        self.outcome: Outcome = "exited"
-        self.status = 0
-        self.complaint = b""
-        """What the engine said before the program ran."""
-
-        self.begun: float | None = None
-        self.ended = 0.0
-        self._began = asyncio.Event()
-        self._flooded = asyncio.Event()
-
-    async def await_end(self, finishing: "asyncio.Future[None]", seconds: float) -> None:
-        """Wait until the program ends, its time is over, or it has written far too much.
-
-        Raises:
-            TimeoutError: it never began.
-        """
-        async with asyncio.timeout(START_SECONDS):
-            await self._began.wait()
-        flood = asyncio.ensure_future(self._flooded.wait())
-        either: set[asyncio.Future[Any]] = {finishing, flood}
-        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        flood.cancel()
-        if not finishing.done():
-            self.outcome = "output_limit" if self._flooded.is_set() else "timeout"
-
-    async def finish(self, stdin: bytes) -> None:
-        """Feed and gather until the program ends."""
-        assert self.process.stdout
-        assert self.process.stderr
-        await asyncio.gather(
-            self._feed(stdin),
-            self._gather("output", self.process.stdout),
-            self._gather("error", self.process.stderr),
-        )
-        self.status = await self.process.wait()
-        self.ended = time.monotonic()
-        self._began.set()
-
-    async def _feed(self, data: bytes) -> None:
-        pipe = self.process.stdin
-        if pipe:
-            with suppress(OSError):  # the program need not read it
-                pipe.write(data)
-                await pipe.drain()
-            pipe.close()
-
-    async def _gather(self, name: str, stream: asyncio.StreamReader) -> None:
-        while data := await stream.read(CHUNK):
-            if name == "error" and self.begun is None:
-                before, mark, data = data.partition(b"\0")
-                self.complaint += before
-                if mark:
-                    self.begun = time.monotonic()
-                    self._began.set()
-            self.output.take(name, data)
-            if self.output.floods:
-                self._flooded.set()
-
-    def result(self) -> ExecResult:
-        if self.begun is None:  # the engine could start no process, for want of room
-            return ExecResult("exited", 126, "", self.complaint.decode("utf-8", "replace"))
-        outcome: Outcome = "killed" if self.killed else self.outcome
-        return ExecResult(
-            outcome=outcome,
-            exit_code=self.status if outcome == "exited" else None,
-            stdout=self.output.of("output").decode("utf-8", "replace"),
-            stderr=self.output.of("error").decode("utf-8", "replace"),
-            truncated=self.output.truncated,
-            produced_bytes=self.output.produced,
-            duration=self.ended - self.begun,
-        )
-
-    @property
-    def killed(self) -> bool:
-        return self.outcome == "exited" and self.status == 128 + signal.SIGKILL
 
 
 class PlainSandbox(LivingSandbox):
@@ -165,33 +49,20 @@ class PlainSandbox(LivingSandbox):
         self._container = container
         self.live()
 
-    async def exec(
+    async def run(
         self,
-        command: Sequence[str] | str,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        timeout: float | None = None,
-        max_output: int | None = None,
+        words: Sequence[str],
+        folder: str,
+        env: Mapping[str, str],
+        stdin: bytes,
+        seconds: float,
+        limit: int,
     ) -> ExecResult:
-        seconds = self.spec.exec_timeout if timeout is None else timeout
-        limit = self.spec.max_output if max_output is None else max_output
-        folder = posixpath.join(self.spec.workdir, cwd or "")
-        words = [folder, *arguments_of(command)]
-        return await self.counted(lambda: self._run(words, env or {}, stdin, seconds, limit))
-
-    async def run_python(
-        self,
-        code: str,
-        *,
-        stdin: bytes = b"",
-        timeout: float | None = None,
-        max_output: int | None = None,
-    ) -> ExecResult:
-        # Unbuffered, so that what it wrote before it is killed is kept.
-        command = ["python3", "-I", "-u", "-c", code]
-        return await self.exec(command, stdin=stdin, timeout=timeout, max_output=max_output)
+        try:
+            execution = await self._execute([folder, *words], env, stdin, seconds, limit)
+        except ValueError as error:
+            return ExecResult("exited", 126, "", f"{error}\n")
+        return execution.result()
 
     async def read_file(self, path: str, *, max_bytes: int = 32 << 20) -> bytes:
         output = await self._script(READ, path, str(max_bytes + 1), limit=max_bytes + CHUNK)
@@ -205,19 +76,6 @@ class PlainSandbox(LivingSandbox):
     async def close(self) -> None:
         await self._container.end()
 
-    async def _run(
-        self, words: list[str], env: Mapping[str, str], stdin: bytes, seconds: float, limit: int
-    ) -> ExecResult:
-        try:
-            execution = await self._execute(words, env, stdin, seconds, limit)
-        except ValueError as error:  # a NUL byte or half a character, which no argument can hold
-            return ExecResult("exited", 1, "", f"{error}\n")
-        except OSError as error:
-            if error.errno != errno.E2BIG:
-                raise SandboxUnavailable(str(error), provider=self.provider) from error
-            return ExecResult("exited", 126, "", f"{error.strerror}\n")
-        return execution.result()
-
     async def _script(
         self, script: str, path: str, *words: str, stdin: bytes = b"", limit: int = CHUNK
     ) -> bytes:
@@ -226,21 +84,26 @@ class PlainSandbox(LivingSandbox):
         async with self.slots:
             try:
                 execution = await self._execute(command, {}, stdin, FILE_SECONDS, limit)
-            except (OSError, ValueError) as error:
-                raise SandboxFileError(path, "io", str(error)) from error
+            except ValueError as error:
+                raise SandboxFileError(path, "not_found") from error
         if execution.outcome != "exited":
             raise SandboxFileError(path, "io", "interrupted")
         if execution.status:
             raise _file_error(path, execution)
-        return execution.output.of("output")
+        return bytes(execution.output.streams[STDOUT])
 
     async def _execute(
         self, words: list[str], env: Mapping[str, str], stdin: bytes, seconds: float, limit: int
-    ) -> "_Execution":
+    ) -> Execution:
+        """Run a command to its end.
+
+        Raises:
+            ValueError: no argument can hold one of its words.
+        """
         mark = secrets.token_hex(12)
         if self.status == "stopped":
             raise self._gone()
-        execution = _Execution(await self._launch(words, env, mark, bool(stdin)), limit)
+        execution = Execution(await self._launch(words, env, mark, bool(stdin)), limit)
         finishing = asyncio.ensure_future(execution.finish(stdin))
         try:
             await execution.await_end(finishing, seconds)
@@ -269,22 +132,29 @@ class PlainSandbox(LivingSandbox):
             *(word for item in variables.items() for word in ("--env", "=".join(item))),
             *(plan.name, "sh", "-c", BEGIN, "sh", *words),
         ]
-        return await asyncio.create_subprocess_exec(
-            self._engine.name,
-            *(word.encode() for word in arguments),
-            stdin=asyncio.subprocess.PIPE if interactive else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
+        encoded = [word.encode() for word in arguments]  # not half a character
+        if (refusal := refused(arguments)) is not None:
+            raise ValueError(refusal)
+        with self.on_this_machine():
+            return await asyncio.create_subprocess_exec(
+                self._engine.name,
+                *encoded,
+                stdin=asyncio.subprocess.PIPE if interactive else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
 
     async def _kill(self, mark: str) -> None:
         """Kill everything that carries the mark in its environment."""
         plan = self._container.plan
-        user = f"{plan.user}:{plan.user}"
-        await self._engine.call("exec", "--user", user, plan.name, "sh", "-c", KILL, "sh", mark)
+        user, command = f"{plan.user}:{plan.user}", kill_marked(mark)
+        for _ in range(KILL_ATTEMPTS):  # the engine itself may not always find room
+            done = await self._engine.call("exec", "--user", user, plan.name, *command)
+            if done.status == 0:
+                return
 
-    async def _abandon(self, execution: "_Execution", mark: str) -> None:
+    async def _abandon(self, execution: Execution, mark: str) -> None:
         if self.status == "running":
             with suppress(SandboxError):
                 await self._kill(mark)
@@ -292,10 +162,17 @@ class PlainSandbox(LivingSandbox):
             execution.process.kill()
         await execution.process.wait()
 
-    async def _check(self, execution: "_Execution") -> None:
-        """Raise an error where the container, not the program, is to blame."""
+    async def _check(self, execution: Execution) -> None:
+        """Raise an error where the container or its engine, not a program, is to blame."""
         if self.status == "stopped" or not await self._container.running():
             raise self._lost("the container ended")
+        if execution.begun is None and not await self._container.crowded():
+            raise SandboxUnavailable(
+                f"the engine ran no program: {complaint(execution.said) or execution.status}",
+                retryable=True,
+                provider=self.provider,
+                sandbox_id=self.id,
+            )
 
     def _lost(self, reason: str) -> SandboxGone:
         self.on_death(reason)
@@ -305,9 +182,9 @@ class PlainSandbox(LivingSandbox):
         return SandboxGone(self.reason, provider=self.provider, sandbox_id=self.id)
 
 
-def _file_error(path: str, execution: "_Execution") -> SandboxFileError:
+def _file_error(path: str, execution: Execution) -> SandboxFileError:
     """The error of a script that failed, by its exit status or by what its programs said."""
-    said = execution.output.of("error").decode("utf-8", "replace")
+    said = execution.text(STDERR) or execution.said
     reasons = (errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EISDIR)
     number = next((one for one in reasons if os.strerror(one) in said), 0)
     if execution.status > FIRST_ERROR:

@@ -17,7 +17,7 @@ DENIED = {
         "unshare": 272, "perf_event_open": 298, "open_by_handle_at": 304, "setns": 308,
         "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "finit_module": 313,
         "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
-        "shmget": 29, "memfd_create": 319, "memfd_secret": 447,
+        "shmget": 29, "semget": 64, "msgget": 68, "memfd_create": 319, "memfd_secret": 447,
     },
     "aarch64": {
         "ptrace": 117, "personality": 92, "pivot_root": 41, "acct": 89, "mount": 40,
@@ -26,7 +26,7 @@ DENIED = {
         "unshare": 97, "perf_event_open": 241, "open_by_handle_at": 265, "setns": 268,
         "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "finit_module": 273,
         "kexec_file_load": 294, "bpf": 280, "userfaultfd": 282,
-        "shmget": 194, "memfd_create": 279, "memfd_secret": 447,
+        "shmget": 194, "semget": 190, "msgget": 186, "memfd_create": 279, "memfd_secret": 447,
     },
 }  # fmt: skip
 DENIED_EVERYWHERE = {
@@ -43,7 +43,6 @@ X32_BIT = 0x40000000
 LOAD, JUMP_EQUAL, JUMP_ABOVE, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
-
 
 SOCKET = {"x86_64": 41, "aarch64": 198}
 

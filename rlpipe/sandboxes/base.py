@@ -6,7 +6,7 @@ never repeated by anyone, since it may have had effects.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -16,6 +16,7 @@ from pydantic import Field
 
 from rlpipe.component import Component
 from rlpipe.errors import Finding, SandboxConfigError, SandboxError
+from rlpipe.sandboxes._python import python_command
 
 Outcome = Literal["exited", "timeout", "output_limit", "out_of_memory", "killed"]
 Status = Literal["pending", "running", "stopped"]
@@ -71,6 +72,11 @@ class SandboxSpec:
 
     tags: tuple[str, ...] = ()
 
+    def bounds(self, timeout: float | None, max_output: int | None) -> tuple[float, int]:
+        """Seconds and bytes that an execution has, where it does not say so itself."""
+        seconds = self.exec_timeout if timeout is None else timeout
+        return seconds, self.max_output if max_output is None else max_output
+
 
 @dataclass(slots=True)
 class SandboxStats:
@@ -81,6 +87,20 @@ class SandboxStats:
     exec_completed_nonzero: int = 0
     exec_failures: int = 0
     """Executions that the machinery lost."""
+
+    async def count(self, execution: Awaitable[ExecResult]) -> ExecResult:
+        """Await an execution, and count it and how it went."""
+        self.exec_count += 1
+        try:
+            result = await execution
+        except SandboxError:
+            self.exec_failures += 1
+            raise
+        if result.ok:
+            self.exec_completed_ok += 1
+        else:
+            self.exec_completed_nonzero += 1
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +147,8 @@ class Sandbox(ABC):
     ) -> ExecResult:
         """Run a command to its end; a string is given to `bash -c`.
 
-        `timeout` is in seconds; a provider that shares its processors does not count the time
-        that a command waits for one.
+        `timeout` is in seconds. An agent of rlpipe's in the sandbox does not count the time that a
+        command waits for a busy processor, up to five times its limit; other providers do.
 
         Raises:
             SandboxError: the machinery failed; whether the command ran is unknown.
@@ -147,9 +167,8 @@ class Sandbox(ABC):
         `stdin` reaches the program only once it runs: it is never in an argument, an environment
         variable, a file, or memory that the program starts with.
         """
-        return await self.exec(
-            ["python3", "-I", "-c", code], stdin=stdin, timeout=timeout, max_output=max_output
-        )
+        command, stdin = python_command(code, stdin)
+        return await self.exec(command, stdin=stdin, timeout=timeout, max_output=max_output)
 
     async def preload(self, code: str) -> bool:
         """Have later Python programs begin with what `code` makes, such as modules.

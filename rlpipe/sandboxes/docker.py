@@ -1,8 +1,9 @@
 """Sandboxes in containers of Docker or Podman, driven by the engine's own command line.
 
-In an image with a Python (3.9 or newer) an agent runs programs, as in a local sandbox; in any
-other each execution is one call of the engine. A container keeps nothing: its root is read-only,
-and what can be written is memory.
+In an image with a Python (3.9 or newer) an agent runs programs, as in a local sandbox. In any
+other each execution is one call of the engine: slower, with the time counted that a program waits
+for a busy processor, and with `killed` for what used up the memory. A container keeps nothing: its
+root is read-only, and what can be written is memory.
 """
 
 from typing import Literal

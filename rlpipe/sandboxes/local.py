@@ -1,14 +1,17 @@
 """Sandboxes on this machine: bubblewrap, an agent inside, and a Python that only has to fork.
 
 Not covered: a hole in the kernel, time and load as side channels, and kernel memory such as full
-socket buffers. Code whose author is out to break a kernel belongs into a virtual machine.
+socket buffers. Memory is summed over processes: what forks share counts for each of them, which is
+some megabytes for one of Python's. Code whose author is out to break a kernel belongs into a
+virtual machine.
 """
 
 import os
+import platform
 from typing import Literal
 
 from rlpipe.errors import Finding
-from rlpipe.sandboxes import _bwrap
+from rlpipe.sandboxes import _bwrap, _seccomp
 from rlpipe.sandboxes.base import SandboxProvider, SandboxSession
 
 
@@ -37,8 +40,8 @@ class Local(SandboxProvider):
         found = super().check()
         if self.isolation == "bwrap" and _bwrap.find_bwrap() is None:
             found.append(Finding("kind", _bwrap.INSTALL))
-        if self.isolation == "landlock" and not _has_landlock():
-            found.append(Finding("isolation", "this kernel has no Landlock; use 'bwrap'"))
+        if self.isolation == "landlock" and (lack := _lack_for_landlock()):
+            found.append(Finding("isolation", f"{lack}; use 'bwrap'"))
         if self.packages is not None and not os.path.isdir(self.packages):
             found.append(Finding("packages", f"no folder at {self.packages!r}"))
         if not _bwrap.interpreters(self.python):
@@ -55,7 +58,12 @@ class Local(SandboxProvider):
             "bwrap does",
             "none": "isolation: none lets programs read and change what you can; bwrap does not",
         }
-        return [missing[self.isolation]] if self.isolation in missing else []
+        found = [missing[self.isolation]] if self.isolation in missing else []
+        if self.isolation == "bwrap" and _seccomp.build() is None:
+            found.append(
+                f"no system calls are denied on {platform.machine()}, for which there is no filter"
+            )
+        return found
 
     def session(self) -> SandboxSession:
         from rlpipe.sandboxes._local import LocalSession
@@ -63,7 +71,12 @@ class Local(SandboxProvider):
         return LocalSession(self)
 
 
-def _has_landlock() -> bool:
+def _lack_for_landlock() -> str | None:
+    """What is missing here for programs to be confined by it."""
     from rlpipe.sandboxes._agent import confine  # loads ctypes, which no other choice needs
 
-    return confine.available()
+    if not confine.available():
+        return "this kernel has no Landlock"
+    if _seccomp.build(sockets=False) is None:
+        return f"sockets cannot be denied on {platform.machine()}"
+    return None

@@ -305,3 +305,14 @@ def test_the_tiny_model_trains_on_mbpp_with_tools(tmp_path):
     assert [tool["function"]["name"] for tool in row.tools] == ["execute_code", "submit_solution"]
     assert row.reward == 0.0
     assert row.score.outcome == "no_answer"
+
+
+def test_a_limit_ends_the_training_after_a_step_with_a_checkpoint(tmp_path):
+    """The reference teacher uses no tokens, so it is the first step that finds the limit passed."""
+    result = run(tmp_path, "train.steps=4", "train.eval_every=1", "limits.tokens=1")
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert (manifest["status"], manifest["steps"]) == ("stopped", 1)
+    assert manifest["stopped"].startswith("limits.tokens=1 is reached: ")
+    assert [evaluation.step for evaluation in result.evaluations] == [0]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_1"]
+    assert weights(tmp_path / "checkpoints" / "step_1")

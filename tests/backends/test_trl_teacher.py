@@ -10,6 +10,7 @@ pytest.importorskip("trl", reason="needs the trl extra")
 import torch
 
 import rlpipe
+from rlpipe import checkpoints
 from rlpipe.backends._trl_teacher import laid_out
 from rlpipe.backends.base import Job
 from rlpipe.backends.trl import Trl
@@ -90,13 +91,14 @@ def train(tmp_path, groups, **options):
         demonstrate=nothing,
         evaluate=evaluate,
         finish_step=lambda step, said: figures.update({step: dict(said)}),
-        checkpoint=lambda step: tmp_path / f"step_{step}",
+        checkpoint=lambda step: checkpoints.saving(tmp_path, step),
+        resume=None,
         status=lambda text: None,
     )
-    summary = asyncio.run(backend.train(job))
+    asyncio.run(backend.train(job))
     # Each step is asked for when those before it are done, never ahead.
     assert asked == [(step, ["t"], step - 1) for step in range(1, settings.steps + 1)]
-    return summary.checkpoint, figures
+    return checkpoints.latest(tmp_path).folder, figures
 
 
 def model_of(folder):
@@ -117,10 +119,12 @@ def logprob(model, tokenizer, said):
     return total
 
 
-@pytest.mark.parametrize("lora_rank", [None, 8])
-def test_good_trajectories_become_more_probable_and_bad_ones_less(tmp_path, lora_rank):
+@pytest.mark.parametrize(
+    ("lora_rank", "backend"), [(None, {}), (8, {}), (8, {"gradient_checkpointing": True})]
+)
+def test_good_trajectories_become_more_probable_and_bad_ones_less(tmp_path, lora_rank, backend):
     start, tokenizer = TINY.load(3)
-    folder, figures = train(tmp_path, MIXED, lora_rank=lora_rank)
+    folder, figures = train(tmp_path, MIXED, lora_rank=lora_rank, backend=backend)
     trained = model_of(folder)
     good, bad = (
         logprob(trained, tokenizer, said) - logprob(start, tokenizer, said) for said in (GOOD, BAD)

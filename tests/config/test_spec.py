@@ -1,9 +1,13 @@
 """What a spec may say, and what is said about one that is wrong."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from rlpipe.component import kinds, lookup
 from rlpipe.config.compose import load_experiment
+from rlpipe.config.overrides import flags_first
 from rlpipe.config.paths import CONF, RECIPES
 from rlpipe.config.schema import PACKAGES, Experiment
 from rlpipe.errors import ConfigError
@@ -52,11 +56,73 @@ def test_an_unknown_key_is_refused_however_it_is_spelt(sign):
         ("rollout.max_completion_length", "rollout.max_tokens"),
         ("train.num_steps", "train.steps"),
         ("dataset.num_problems", "dataset.limit"),
+        ("num_problems", "dataset.limit"),
+        ("num_steps", "train.steps"),
+        ("trajectories_per_problem", "train.group_size"),
+        ("base_model", "policy.model"),
+        ("model", "teacher.model"),
+        ("base_url", "teacher.base_url"),
+        ("learning_rate", "train.learning_rate"),
+        ("project", "name"),
+        ("run_name", "hydra.run.dir"),
+        ("report_to", "tracker"),
+        ("train.max_steps", "train.steps"),
+        ("rollout.max_steps", "rollout.max_turns"),
+        ("rollout.max_tool_output", "tools.<name>.max_output"),
+        ("rollout.timeout_seconds", "rollout.timeout"),
+        ("sandbox.container_image", "sandbox.image"),
+        ("dataset.system_prompt", "dataset.system"),
     ],
 )
 def test_a_name_that_other_tools_use_is_refused_with_ours(theirs, ours):
     (finding,) = findings(f"{theirs}=4").values()
     assert f"here it is called {ours}" in finding.problem
+
+
+def test_every_name_of_ours_that_is_offered_is_one():
+    from rlpipe.config.problems import ELSEWHERE
+
+    tree = load_experiment("mbpp_art", "dataset=jsonl", "dataset.path=x").model_dump()
+    for said in set(ELSEWHERE.values()) - {"hydra.run.dir"}:
+        for key in said.replace("<name>", "execute_code").split(", or "):
+            node = tree
+            for part in key.split(" ")[0].split("."):
+                assert part in node, said
+                node = node[part]
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--num-problems", "called dataset.limit"),
+        ("--num-problems=10", "called dataset.limit"),
+        ("--num-steps", "called train.steps"),
+        ("--trajectories-per-problem", "called train.group_size"),
+        ("--base-model", "called policy.model"),
+        ("--model", "called teacher.model"),
+        ("--base-url", "called teacher.base_url"),
+        ("--project", "called name"),
+        ("--run-name", "called hydra.run.dir"),
+        ("--learning-rate", "called train.learning_rate"),
+        ("--backend", "called backend"),
+        ("--dry-run", "called dry_run"),
+        ("--nonsense", "unrecognized arguments: --nonsense"),
+    ],
+)
+def test_a_flag_of_a_script_is_refused_with_its_key(flag, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        flags_first(["+recipe=mbpp_art", flag, "10"])
+
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_the_readmes_table_of_flags_says_what_the_refusals_say():
+    rows = re.findall(r"^\| `(--[a-z-]+)` \| `([\w.]+)=", README.read_text(), re.MULTILINE)
+    assert len(rows) == 11
+    for flag, key in rows:
+        with pytest.raises(ConfigError, match=rf"{flag}: .* called {re.escape(key)}\b"):
+            flags_first([flag, "x"])
 
 
 def test_a_name_of_ours_in_the_wrong_section_is_told_what_the_section_has():
@@ -263,7 +329,7 @@ def test_a_tool_has_only_options_that_it_acts_on(tool, option, said):
 def test_a_folder_is_no_recipe(tmp_path, monkeypatch):
     _write_recipe(tmp_path, monkeypatch, "seed: 1\n")
     (tmp_path / "recipes" / "mime.yaml").mkdir()
-    with pytest.raises(ConfigError, match=r"no choice 'mime' \(known: mbpp_trl, mine, "):
+    with pytest.raises(ConfigError, match=r"no choice 'mime' \(known: agent_files, mbpp_art, "):
         load_experiment("mime")
 
 
@@ -319,7 +385,7 @@ def test_every_recipe_is_valid_on_every_backend(recipe, backend, monkeypatch):
     ):
         experiment = load_experiment(None, *overrides)
         assert experiment.backend.kind == lookup("backends", backend).model_fields["kind"].default
-        assert check(experiment) == []
+        assert [found for found in check(experiment) if not found.lacking] == []
 
 
 @pytest.mark.parametrize("recipe", RECIPE_NAMES)

@@ -78,6 +78,8 @@ async def test_a_broken_answer_is_asked_for_again(server, box):
         verdict(True),
         verdict("1"),
         verdict(float("nan")),
+        verdict(float("inf")),
+        verdict(10**400),
         verdict(None),
         verdict(0.5, more=1),
         '{"score": 0.5}',

@@ -201,6 +201,7 @@ async def full(task, trajectory, sandbox):
 
 def truth(task, trajectory, sandbox): return True
 def nothing(task, trajectory, sandbox): return None
+def huge(task, trajectory, sandbox): return 10**400
 def nan(task, trajectory, sandbox): return float("nan")
 def text(task, trajectory, sandbox): return "1"
 def breaks(task, trajectory, sandbox): return 1 / 0
@@ -234,6 +235,7 @@ async def test_a_function_of_the_users_own(fake, name, value):
     [
         ("nothing", "returned None, which is no reward"),
         ("nan", "returned nan"),
+        ("huge", "which is no reward"),
         ("text", "returned '1'"),
         ("breaks", "ZeroDivisionError"),
         ("absent", "cannot be loaded"),

@@ -18,8 +18,24 @@ PROGRAMS = (
     *("bash", "cat", "chmod", "env", "false", "grep", "head", "ln", "mkdir", "printf", "rm", "sh"),
     *("sha256sum", "sleep", "timeout", "touch", "tr", "true", "yes"),
 )
-FOLDERS = ("dev", "etc", "proc", "sys", "tmp", "usr/bin", "usr/lib", "work")
+FOLDERS = ("dev", "etc", "proc", "sys", "tmp", "work")
 LEFT_OUT = {"config", "dist-packages", "ensurepip", "idlelib", "lib2to3", "site-packages", "test"}
+
+
+@pytest.fixture
+def coreweave_key(monkeypatch):
+    monkeypatch.setenv("CWSANDBOX_API_KEY", "test-key")
+    monkeypatch.delenv("CWSANDBOX_BASE_URL", raising=False)
+    return "test-key"
+
+
+@pytest.fixture
+async def service(coreweave_key):
+    """A stand-in for CoreWeave's service."""
+    from tests.sandboxes.coreweave_server import StandIn  # needs the SDK
+
+    async with StandIn(coreweave_key) as service:
+        yield service
 
 
 @pytest.fixture(scope="session")
@@ -56,16 +72,22 @@ def _archive():
     native = [*programs, *map(str, (library / "lib-dynload").glob("*.so"))]
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", dereference=True) as archive:
-        for folder in FOLDERS:
+        files = sorted({_home(path) for path in [*programs, *_shared_libraries(native)]})
+        for folder in sorted({*FOLDERS, *_folders([*files, str(library)])}):
             archive.addfile(_entry(folder, tarfile.DIRTYPE))
         for name in ("bin", "lib", "lib64"):
             archive.addfile(_entry(name, tarfile.SYMTYPE, f"usr/{name}"))
-        for path in sorted({_home(path) for path in [*programs, *_shared_libraries(native)]}):
+        for path in files:
             archive.add(path)
         archive.add(library, filter=_needed)
         if _home(python) != "/usr/bin/python3":
             archive.addfile(_entry("usr/bin/python3", tarfile.SYMTYPE, _home(python)))
     return buffer.getvalue()
+
+
+def _folders(paths):
+    """Those above the paths; an engine may make the ones that it is not told of for root alone."""
+    return {str(above)[1:] for path in paths for above in Path(path).parents if str(above) != "/"}
 
 
 def _entry(name, kind, target=""):

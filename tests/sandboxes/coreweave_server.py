@@ -24,6 +24,7 @@ from google.rpc import error_details_pb2, status_pb2
 from rlpipe.errors import SandboxError, SandboxFileError
 from rlpipe.sandboxes._agent import wire
 from rlpipe.sandboxes._local import LocalSandbox
+from rlpipe.sandboxes.coreweave import CoreWeave
 from rlpipe.sandboxes.local import Local
 from tests.sandboxes.relay import CLOSE, COMMAND, ERROR, EXIT, FRAME, OUTPUT, RELAY, STDIN
 
@@ -254,6 +255,10 @@ class StandIn(services.SandboxServiceServicer):
             await _abort(context, "missing")
         assert machine is not None
         return machine
+
+
+def provider_of(service: StandIn, **options: Any) -> CoreWeave:
+    return CoreWeave(base_url=service.url, image="python:3.11", **options)
 
 
 class Line:

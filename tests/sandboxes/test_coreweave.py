@@ -1,55 +1,27 @@
-"""CoreWeave: the conformance suite through the SDK and a stand-in service, and every failure."""
+"""CoreWeave: the conformance suite through the SDK and a stand-in service, and every fault."""
 
 import asyncio
 import signal
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rlpipe.collect import Collector
 from rlpipe.errors import (
     SandboxAuthError,
     SandboxConfigError,
     SandboxFileError,
     SandboxGone,
-    SandboxStartError,
     SandboxUnavailable,
 )
-from rlpipe.policies.base import Actor
-from rlpipe.rewards.expected_output import ExpectedOutput
-from rlpipe.rollouts.agent import Agent
-from rlpipe.sandboxes._pool import SandboxPool
 from rlpipe.sandboxes.coreweave import CoreWeave
 from rlpipe.testing import SandboxConformance
-from rlpipe.tools.bash import Bash
-from rlpipe.types import Task, Turn
 
 pytest.importorskip("cwsandbox", reason="needs: pip install 'rlpipe[coreweave]'")
 
-from cwsandbox import exceptions as sdk
+from tests.sandboxes.coreweave_server import provider_of
 
-from rlpipe.sandboxes._coreweave.errors import file_error, translated
-from tests.sandboxes.coreweave_server import StandIn
-
-KEY = "test-key"
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch):
-    monkeypatch.setenv("CWSANDBOX_API_KEY", KEY)
-    monkeypatch.delenv("CWSANDBOX_BASE_URL", raising=False)
-
-
-@pytest.fixture
-async def service():
-    async with StandIn(KEY) as service:
-        yield service
-
-
-def provider_of(service, **options):
-    return CoreWeave(base_url=service.url, image="python:3.11", **options)
+pytestmark = pytest.mark.usefixtures("coreweave_key")
 
 
 @pytest.fixture
@@ -410,143 +382,3 @@ def test_the_online_check_starts_a_sandbox():
     unreachable = CoreWeave(image="x", base_url="http://127.0.0.1:1", request_timeout=1)
     (finding,) = unreachable.check_online()
     assert "no sandbox could be started" in finding.problem
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "at_start"),
-    [
-        (sdk.SandboxUnavailableError("x"), SandboxUnavailable, SandboxUnavailable),
-        (sdk.SandboxResourceExhaustedError("x"), SandboxUnavailable, SandboxUnavailable),
-        (sdk.SandboxRequestTimeoutError("x"), SandboxUnavailable, SandboxUnavailable),
-        (sdk.SandboxTimeoutError("x"), SandboxUnavailable, SandboxStartError),
-        (sdk.SandboxNotRunningError("x"), SandboxGone, SandboxStartError),
-        (sdk.SandboxNotFoundError("x"), SandboxGone, SandboxStartError),
-        (sdk.SandboxTerminatedError("x"), SandboxGone, SandboxStartError),
-        (sdk.SandboxFailedError("x"), SandboxGone, SandboxStartError),
-        (sdk.SandboxExecutionError("x"), SandboxUnavailable, SandboxUnavailable),
-        (sdk.SandboxError("Internal error from Core"), SandboxUnavailable, SandboxUnavailable),
-        (sdk.CWSandboxAuthenticationError("x"), SandboxAuthError, SandboxAuthError),
-        (sdk.SandboxValidationError("x"), SandboxConfigError, SandboxConfigError),
-    ],
-)
-def test_each_error_of_the_sdk(error, kind, at_start):
-    assert type(translated(error)) is kind
-    assert type(translated(error, starting=True)) is at_start
-
-
-def test_the_reason_of_a_failed_start_is_told():
-    error = sdk.SandboxFailedError("it failed", status_reason="ImagePullBackOff")
-    assert "ImagePullBackOff" in str(translated(error, starting=True))
-
-
-@pytest.mark.parametrize(
-    ("reason", "text", "kind"),
-    [
-        ("CWSANDBOX_FILE_NOT_FOUND", "", "not_found"),
-        ("CWSANDBOX_FILE_IS_DIRECTORY", "", "is_directory"),
-        ("CWSANDBOX_FILE_PERMISSION_DENIED", "", "permission"),
-        ("CWSANDBOX_FILE_TOO_LARGE", "", "too_large"),
-        ("CWSANDBOX_FILE_IO_FAILED", "", "io"),
-        (None, "sh: 3: cannot create /x: Is a directory", "is_directory"),
-        (None, "sh: 3: cannot create /x: Directory nonexistent", "not_found"),
-    ],
-)
-def test_each_file_error_of_the_sdk(reason, text, kind):
-    error = file_error("/x", sdk.SandboxFileError(text, reason=reason), sandbox_id="s")
-    assert (error.kind, error.path) == (kind, "/x")
-    lost = sdk.SandboxFileError("x", reason="CWSANDBOX_FILE_TRUNCATED")
-    assert isinstance(file_error("/x", lost, sandbox_id="s"), SandboxUnavailable)
-
-
-class Calculates(Actor):
-    """Uses the shell, then answers: right, or with every fourth seed wrong."""
-
-    name = "calculates"
-
-    async def act(self, request):
-        if len(request.turns) == 0:
-            function = {"name": "bash", "arguments": '{"command": "echo $((2 + 2))"}'}
-            call = {"id": "1", "type": "function", "function": function}
-            return {"role": "assistant", "content": "", "tool_calls": [call]}, Turn()
-        answer = WRONG if request.seed % 4 == 0 else RIGHT
-        return {"role": "assistant", "content": answer}, Turn()
-
-
-RIGHT, WRONG = "<answer>print(4)</answer>", "<answer>print(5)</answer>"
-FOUR = Task(id="four", messages=({"role": "user", "content": "Print 4."},), expected_output="4")
-FINAL = ("refused", "missing", "gone", "killed")
-FAULTS = {
-    "CreateSandbox": ("unavailable", "exhausted", "lost_reply", "refused"),
-    "GetSandbox": ("unavailable", "exhausted"),
-    "StreamExec": ("unavailable", "exhausted", "cut", *FINAL),
-    "DeleteSandbox": ("unavailable", "exhausted", "lost_reply"),
-}
-
-
-def every_tenth():
-    """Every tenth call of each method goes wrong, each time in another way."""
-    calls = Counter()
-
-    def fault(method):
-        calls[method] += 1
-        turn, rest = divmod(calls[method], 10)
-        kinds = FAULTS.get(method)
-        return kinds[turn % len(kinds)] if kinds and rest == 0 else None
-
-    return fault
-
-
-async def no_pause(seconds):
-    await asyncio.sleep(0)
-
-
-async def test_256_rollouts_with_a_tenth_of_all_calls_failing(service):
-    service.fault = every_tenth()
-    attempts = []
-    sizes = {"warm": 0, "max_live": 48, "max_starting": 16}
-    async with (
-        provider_of(service, data_plane_mode="gateway").open() as session,
-        SandboxPool(session, SPEC, **sizes) as pool,
-    ):
-        collector = Collector(
-            Agent(concurrency=64, max_attempts=9),
-            {"bash": Bash()},
-            ExpectedOutput(),
-            pool,
-            seed=0,
-            on_attempt=attempts.append,
-            pause=no_pause,
-        )
-        groups = await collector.collect(Calculates(), [FOUR] * 32, phase="train", group_size=8)
-    rollouts = [trajectory for group in groups for trajectory in group.trajectories]
-    assert len(rollouts) == 256
-    # An attempt is lost exactly where a sandbox of its own, the one that it worked in or the one
-    # that it was judged in, or a start met a fault that is not absorbed.
-    struck = {id: fault for method, fault, id in service.injected if method == "StreamExec"}
-    refused = service.injected.count(("CreateSandbox", "refused", ""))
-    lost = [one for one in attempts if one.failure]
-    working = {one.sandbox.id for one in lost if one.sandbox and not one.failure.grading}
-    judging = {one.sandbox.id for one in lost if one.sandbox and one.failure.grading}
-    assert working - struck.keys() == set()
-    assert judging & struck.keys() == set()  # the sandbox that was struck is the second one
-    assert len(lost) == len(struck) + refused
-    # Of those, the ones that another sandbox may not make good cost their rollout.
-    final = [fault for fault in struck.values() if fault in FINAL]
-    valid = [one for one in rollouts if not one.failure]
-    assert len(valid) == 256 - len(final) - refused
-    assert 200 < len(valid) < 250, len(valid)
-    for one in rollouts:
-        right = one.messages[-1]["content"] == RIGHT if one.messages else False
-        assert one.reward == (None if one.failure else float(right))
-    assert service.live == []
-
-
-async def test_sandboxes_of_another_run_are_swept_and_removed(service):
-    async with provider_of(service).open() as killed, provider_of(service).open() as later:
-        tagged = [replace(SPEC, tags=("rlpipe", tag)) for tag in ("run:a", "run:a", "run:b")]
-        _, _, kept = [await killed.start(spec) for spec in tagged]
-        assert await later.sweep(["run:a"]) == 2
-        assert [info.id for info in await later.list(status="running")] == [kept.id]
-        assert await later.remove(kept.id)
-        assert not await later.remove(kept.id)
-        assert service.live == []

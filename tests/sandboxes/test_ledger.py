@@ -17,7 +17,7 @@ from rlpipe.sandboxes._ledger import NAME, Ledger, read, unsettled
 from rlpipe.sandboxes._sweep import sweep_killed
 from rlpipe.sandboxes.base import SandboxSpec
 from rlpipe.sandboxes.local import Local
-from rlpipe.testing import FakeSandboxSession
+from rlpipe.testing import FakeSandboxProvider, FakeSandboxSession
 
 TAGS = ("rlpipe", "run:r1")
 ROOT = Path(rlpipe.__file__).parents[1]
@@ -118,6 +118,31 @@ async def test_the_sandboxes_of_a_killed_run_are_swept_by_its_tag(ledger, tmp_pa
     assert {sandbox.status for sandbox in left} == {"stopped"}
     assert await sweep_killed(tmp_path, "fake", session) == []
     living.close()
+
+
+async def test_a_killed_run_is_swept_where_its_own_options_say(ledger, tmp_path, monkeypatch):
+    there = FakeSandboxSession()
+
+    class Elsewhere(FakeSandboxProvider):
+        place: str = "here"
+
+        def session(self):
+            assert self.place == "there"
+            return there
+
+    async def sweep(tags):
+        return len(tags)
+
+    there.sweep = sweep
+    monkeypatch.setattr("rlpipe.sandboxes._sweep.lookup", lambda package, kind: Elsewhere)
+    config = ledger_file(ledger).parent / "config.yaml"
+    config.write_text("sandbox: {kind: fake, place: gone, no_such_option: 1}")
+    kill(ledger)
+    assert await sweep_killed(tmp_path, "fake", FakeSandboxSession()) == []
+    assert len(list(unsettled(tmp_path))) == 1  # it could not be asked
+    config.write_text("sandbox: {kind: fake, place: there}")
+    (line,) = await sweep_killed(tmp_path, "fake", FakeSandboxSession())
+    assert line.startswith("ended 1 sandboxes")
 
 
 async def test_a_provider_out_of_reach_is_asked_again_the_next_time(ledger, tmp_path):

@@ -2,21 +2,27 @@
 
 import asyncio
 import ctypes
+import errno
 import os
 import shutil
-import socket
 import sys
 import tempfile
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import MethodType
 
 import pytest
 
-from rlpipe.errors import SandboxConfigError, SandboxFileError, SandboxGone, SandboxStartError
-from rlpipe.sandboxes._agent import wire
+from rlpipe.errors import (
+    SandboxConfigError,
+    SandboxFileError,
+    SandboxGone,
+    SandboxStartError,
+    SandboxUnavailable,
+)
 from rlpipe.sandboxes._bwrap import start_error
-from rlpipe.sandboxes._channel import Channel
+from rlpipe.sandboxes.base import Sandbox
 from rlpipe.sandboxes.local import Local
 from rlpipe.testing import SandboxConformance
 
@@ -49,6 +55,25 @@ class TestConfined(SandboxConformance):
     async def sandbox(self, session):
         async with await session.start(self.spec) as sandbox:
             yield sandbox
+
+
+class TestInherited(TestIsolated):
+    """Programs run as a provider runs them that has nothing but commands."""
+
+    at_once = 1
+
+    @pytest.fixture
+    async def sandbox(self, session):
+        async with await session.start(self.spec) as sandbox:
+            sandbox.run_python = MethodType(Sandbox.run_python, sandbox)
+            sandbox.preload = MethodType(Sandbox.preload, sandbox)
+            yield sandbox
+
+    async def test_a_program_of_several_megabytes_reads_its_input(self, sandbox):
+        code = f"text = '{'x' * 5_000_000}'\nprint(len(text), input(), sorted(globals()))"
+        result = await sandbox.run_python(code, stdin=b"line\n")
+        plain = await sandbox.run_python("text = 1\nprint(sorted(globals()))")
+        assert result.stdout == f"5000000 line {plain.stdout}"
 
 
 class TestOpen(SandboxConformance):
@@ -114,6 +139,15 @@ def test_a_kernel_without_landlock_is_named(monkeypatch):
     monkeypatch.setattr("rlpipe.sandboxes._agent.confine.available", lambda: False)
     (finding,) = Local(isolation="landlock").check()
     assert str(finding) == "isolation: this kernel has no Landlock; use 'bwrap'"
+
+
+def test_a_machine_without_a_filter_of_system_calls_is_named(monkeypatch):
+    monkeypatch.setattr("rlpipe.sandboxes._seccomp.build", lambda sockets=True: None)
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    (warning,) = Local().warnings()
+    assert "no system calls are denied on riscv64" in warning
+    (finding,) = Local(isolation="landlock").check()
+    assert str(finding) == "isolation: sockets cannot be denied on riscv64; use 'bwrap'"
 
 
 async def test_without_bubblewrap_one_sentence_says_what_to_install(monkeypatch):
@@ -228,6 +262,24 @@ async def test_a_sandbox_ends_with_its_lifetime():
         assert box.stats.exec_failures == 1
 
 
+@pytest.mark.parametrize("name", ["Feed", "Gather"])
+async def test_a_lack_on_this_machine_is_no_doing_of_a_program(monkeypatch, name):
+    def fail(*given):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with Local().open() as session:
+        box = await session.start(Local().spec())
+        monkeypatch.setattr(f"rlpipe.sandboxes._agent_sandbox.{name}", fail)
+        uses = {
+            "Feed": [lambda: box.exec("cat", stdin=b"x"), lambda: box.write_file("x", "")],
+            "Gather": [lambda: box.read_file("x")],
+        }[name]
+        for use in uses:
+            with pytest.raises(SandboxUnavailable, match="Too many open files") as caught:
+                await use()
+            assert (caught.value.retryable, caught.value.sandbox_id) == (True, box.id)
+
+
 async def test_a_cancelled_execution_is_killed():
     async with Local().open() as session:
         box = await session.start(Local().spec())
@@ -328,65 +380,6 @@ async def test_a_program_of_several_megabytes():
         box = await session.start(Local().spec())
         code = f"text = '{'x' * 5_000_000}'\nprint(len(text))"
         assert (await box.run_python(code)).stdout == "5000000\n"
-
-
-class TestChannel:
-    """An agent is hostile: whatever it sends, its sandbox is lost and nothing else."""
-
-    @pytest.fixture
-    async def ends(self):
-        ours, theirs = socket.socketpair()
-        reasons = []
-        channel = Channel(ours, reasons.append)
-        yield channel, theirs, reasons
-        channel.fail("over")
-        theirs.close()
-
-    @pytest.mark.parametrize(
-        ("reply", "reason"),
-        [
-            ((5, 0, 0, 0, 0, 0.0, 0, 0), "protocol"),
-            ((1, 0, 0, 0, 0, 0.0, 1 << 31, 0), "protocol"),
-            ((1, 0, 0, 0, 0, 0.0, 1 << 16, 1001), "protocol"),
-            ((1, 99, 0, 0, 0, 0.0, 0, 0), "protocol"),
-            ((0, 0, 0, 0, 0, 0.0, 0, 0), "died"),
-        ],
-    )
-    async def test_a_wrong_answer(self, ends, reply, reason):
-        channel, theirs, reasons = ends
-        channel.request(wire.EXEC, b"", seconds=5)[1].cancel()
-        theirs.send(wire.REPLY.pack(0, 0, 0, 0, 0, 0.0, 0, 0))
-        _, answer = channel.request(wire.EXEC, b"", seconds=5, limit=1000)
-        theirs.send(wire.REPLY.pack(*reply))
-        with pytest.raises(SandboxGone, match=reason):
-            await answer
-        assert len(reasons) == 1
-        _, later = channel.request(wire.EXEC, b"", seconds=5)
-        with pytest.raises(SandboxGone, match=reason):
-            await later
-
-    async def test_odd_numbers_are_harmless(self, ends):
-        channel, theirs, _ = ends
-        _, answer = channel.request(wire.EXEC, b"", seconds=5)
-        theirs.send(wire.REPLY.pack(0, 0, -(1 << 31), 7, 1 << 63, float("nan"), 0, 0))
-        reply = await answer
-        assert (reply.seconds, reply.truncated) == (0.0, True)
-
-    async def test_an_answer_in_pieces(self, ends):
-        channel, theirs, _ = ends
-        _, answer = channel.request(wire.EXEC, b"", seconds=5, limit=10)
-        for byte in wire.REPLY.pack(0, 0, 3, 0, 5, 0.5, 2, 3) + b"ab" + b"cde":
-            theirs.send(bytes([byte]))
-            await asyncio.sleep(0)
-        reply = await answer
-        assert (reply.status, reply.output, reply.error) == (3, b"ab", b"cde")
-
-    async def test_silence(self, ends, monkeypatch):
-        monkeypatch.setattr("rlpipe.sandboxes._channel.GRACE_SECONDS", 0.0)
-        channel, _, _ = ends
-        _, answer = channel.request(wire.EXEC, b"", seconds=0.01)
-        with pytest.raises(SandboxGone, match="does not answer"):
-            await answer
 
 
 @pytest.mark.usefixtures("busy_processor")

@@ -9,6 +9,7 @@ pytest.importorskip("tinker", reason="needs the tinker extra")
 pytest.importorskip("torch", reason="makes a model with the trl extra")
 
 import rlpipe
+from rlpipe import checkpoints
 from rlpipe.backends.base import Job
 from rlpipe.backends.tinker import Tinker
 from rlpipe.fit import check_online
@@ -86,7 +87,8 @@ def job(tmp_path, model, train, trajectories):
         demonstrate=demonstrate,
         evaluate=evaluate,
         finish_step=lambda step, said: figures.update({step: dict(said)}),
-        checkpoint=lambda step: tmp_path / f"step_{step}",
+        checkpoint=lambda step: checkpoints.saving(tmp_path, step),
+        resume=None,
         status=lambda text: None,
     )
     return lent, figures, evaluated
@@ -104,7 +106,8 @@ def test_a_teacher_is_imitated(tmp_path, tiny_model, launched_server):
     losses = [figures[step]["train/loss"] for step in range(1, 6)]
     assert losses[-1] < losses[0] / 2
     assert evaluated == [(0, 0), (5, 5)]
-    assert summary.checkpoint == tmp_path / "step_5"
+    assert summary.steps == 5
+    assert checkpoints.latest(tmp_path).step == 5
 
 
 def test_what_a_teacher_did_well_becomes_likelier_and_what_it_did_badly_less(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .confine import Confinement
 
 SPARE_BYTES = 100_000  # the socket to a waiting process takes no larger program in one message
-IGNORED_BY_PYTHON = (_signal.SIGPIPE, _signal.SIGXFSZ)
+IGNORED_BY_AGENT = (_signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGINT)
 
 
 class Pipes:
@@ -44,7 +44,7 @@ def close(*files: int) -> None:
 def become(data: bytes) -> NoReturn:
     """Turn this process into a plain program."""
     folder, environment, *command = unpack(data)
-    for number in IGNORED_BY_PYTHON:
+    for number in IGNORED_BY_AGENT:
         _signal.signal(number, _signal.SIG_DFL)
     try:
         os.chdir(folder)
@@ -108,6 +108,8 @@ class Launcher:
     def prefork(self) -> None:
         """Fork the process that waits; without room for it there is none until the next launch."""
         self.wants_spare = False
+        if self.spare:  # one that was not ready yet, or that a program has stopped
+            return
         try:
             pipes = Pipes()
         except OSError:
@@ -170,7 +172,7 @@ class Launcher:
                 {**os.environb, **variables(environment)},
                 file_actions=[(os.POSIX_SPAWN_DUP2, fd, to) for to, fd in enumerate(ends)],
                 setsid=True,
-                setsigdef=IGNORED_BY_PYTHON,
+                setsigdef=IGNORED_BY_AGENT,
             )
         finally:
             resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
@@ -204,6 +206,7 @@ class Launcher:
         os.setsid()
         _signal.set_wakeup_fd(-1)
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         os.dup2(self.nothing, 0)
         os.dup2(pipes.output_end, 1)
         os.dup2(pipes.error_end, 2)

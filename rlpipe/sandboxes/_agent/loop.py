@@ -10,10 +10,10 @@ import select
 import sys
 import time
 
+from .job import NEVER, Job, Output, message
 from .launch import Launcher, refusal
 from .program import CHUNK, descriptors, preload, prepare
 from .system import (
-    SIGKILL,
     Process,
     Settings,
     descendants,
@@ -29,9 +29,9 @@ from .wire import (
     KILLED,
     OUT_OF_MEMORY,
     OUTPUT_LIMIT,
+    PATIENCE,
     PRELOAD,
     READ,
-    REPLY,
     REQUEST,
     TIMEOUT,
     WRITE,
@@ -41,54 +41,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-PATIENCE = 5  # times its limit that a program may take while it waits for a busy processor
-FLOOD_FACTOR, FLOOD_BYTES = 8, 1 << 20
 SCAN_SECONDS, SCAN_SHARE = 0.05, 20
 END_SECONDS = 4.0  # less than the host waits before it kills the agent
 DEADLINE_SECONDS = 0.01  # between two looks at a program whose time is up
 ROOM = _socket.CMSG_SPACE(64)  # for the descriptors that come with requests
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-NEVER = float("inf")
-
-
-class Job:
-    """One program that runs."""
-
-    def __init__(self, number: int, limit: int) -> None:
-        self.number = number
-        self.limit = limit
-        self.pid = 0
-        self.begun = time.monotonic()
-        self.seconds = 0.0
-        self.queued = 0.0
-        self.ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
-        self.deadline = NEVER
-        self.outcome = EXITED
-        self.produced = 0
-        self.streams: dict[int, bytearray] = {}
-
-    def take(self, fd: int, data: bytes) -> None:
-        self.produced += len(data)
-        room = self.limit - sum(map(len, self.streams.values()))
-        self.streams[fd] += data[: max(0, room)]
-
-    @property
-    def floods(self) -> bool:
-        return self.produced > max(self.limit * FLOOD_FACTOR, FLOOD_BYTES)
-
-    def reply(self, status: int) -> bytes:
-        if self.outcome == EXITED and status == -SIGKILL:
-            self.outcome = KILLED
-        output, error = self.streams.values()
-        truncated = self.produced > len(output) + len(error)
-        seconds = time.monotonic() - self.begun
-        counts = truncated, self.produced, seconds, len(output), len(error)
-        return REPLY.pack(self.number, self.outcome, status, *counts) + output + error
-
-
-def message(number: int, status: int, text: str) -> bytes:
-    data = text.encode("utf-8", "backslashreplace")
-    return REPLY.pack(number, EXITED, status, 0, len(data), 0.0, 0, len(data)) + data
 
 
 class Agent:
@@ -230,10 +186,11 @@ class Agent:
                 os.close(file)
 
     def start(self, job: Job, operation: int, data: bytes, file: int) -> None:
-        job.pid, pipes = self.launcher.launch(operation, data, job.limit, file)
+        job.pid, pipes = self.launcher.launch(operation, data, job.output.limit, file)
         self.jobs[job.pid] = job
-        for fd in (pipes.output, pipes.error):
-            job.streams[fd] = bytearray()
+        ends = pipes.output, pipes.error
+        job.output = Output(job.output.limit, *ends)
+        for fd in ends:
             self.readers[fd] = job
             self.poll.register(fd, select.POLLIN)
 
@@ -247,8 +204,8 @@ class Agent:
         if not data:
             self.forget(fd)
         elif job:
-            job.take(fd, data)
-            if job.floods and job.outcome == EXITED:
+            job.output.take(fd, data)
+            if job.output.floods and job.outcome == EXITED:
                 self.stop(job, OUTPUT_LIMIT)
         return bool(data)
 
@@ -271,8 +228,8 @@ class Agent:
                 self.launcher.lose(pid)
 
     def finish(self, job: Job, status: int) -> None:
-        for fd in job.streams:
-            while self.readers.get(fd) is job and not job.floods and self.collect(fd):
+        for fd in job.output.streams:
+            while self.readers.get(fd) is job and not job.output.floods and self.collect(fd):
                 pass
             # The number may be another job's by now, when this one closed its output early.
             if self.readers.get(fd) is job:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 EXEC, PYTHON, READ, WRITE, CANCEL, PRELOAD = range(1, 7)
 EXITED, TIMEOUT, OUTPUT_LIMIT, OUT_OF_MEMORY, KILLED = range(5)
+PATIENCE = 5  # times its limit that a program may take while it waits for a busy processor
 REQUEST = struct.Struct(">IBIdQB")  # length of the rest, operation, id, seconds, limit, has a file
 REPLY = struct.Struct(">IBiBQdII")  # id, outcome, status, truncated, produced, seconds, two lengths
 SETTINGS = struct.Struct(">IQQIB")  # user, memory, disk, processes, alone in its pid namespace

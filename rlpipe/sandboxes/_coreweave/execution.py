@@ -3,9 +3,10 @@
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from rlpipe.errors import SandboxUnavailable
+from rlpipe.sandboxes._agent.job import STDERR, STDOUT, Output
 from rlpipe.sandboxes._coreweave.errors import translated
 from rlpipe.sandboxes._coreweave.scripts import BEGUN
 from rlpipe.sandboxes.base import ExecResult, Outcome
@@ -17,11 +18,8 @@ DRAIN_SECONDS = 5.0
 MARGIN_SECONDS = 30.0
 """What the call itself is given beyond our own limits, which are to come first."""
 
-FLOOD_FACTOR, FLOOD_BYTES = 8, 1 << 20
 CHUNK = 1 << 20
 SIGKILLED = 128 + 9
-
-Stream = Literal["stdout", "stderr"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +58,8 @@ class Execution:
         self._sandbox_id = sandbox_id
         self._seconds = seconds
         self._limit = limit
-        self._kept: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        self._output = Output(limit, STDOUT, STDERR)
         self._heading = bytearray()
-        self._produced = 0
         self._flooded = False
         self._began: float | None = None
         self._deadline: asyncio.Timeout | None = None
@@ -79,8 +76,8 @@ class Execution:
         self._process = process
         asked = time.monotonic()
         readers = [
-            asyncio.ensure_future(self._follow(process.stdout, "stdout")),
-            asyncio.ensure_future(self._follow(process.stderr, "stderr")),
+            asyncio.ensure_future(self._follow(process.stdout, STDOUT)),
+            asyncio.ensure_future(self._follow(process.stderr, STDERR)),
         ]
         feeding = asyncio.ensure_future(_feed(process.stdin, stdin))
         try:
@@ -119,7 +116,7 @@ class Execution:
             lost_output = isinstance(error, sdk.SandboxStreamTruncatedError)
             # Little output that is lost on its way is no doing of the program.
             flood = isinstance(error, sdk.SandboxStreamBackpressureError)
-            if flood or (lost_output and self._produced > self._limit):
+            if flood or (lost_output and self._output.truncated):
                 return None, "output_limit"
             raise translated(error, sandbox_id=self._sandbox_id) from error
         finally:
@@ -140,9 +137,9 @@ class Execution:
         return Ended(outcome, status, stdout, stderr, produced, False, duration)
 
     def _cut(self, outcome: Outcome, status: int | None, duration: float, truncated: bool) -> Ended:
-        stdout, stderr = bytes(self._kept["stdout"]), bytes(self._kept["stderr"])
-        truncated = truncated or self._produced > self._limit
-        return Ended(outcome, status, stdout, stderr, self._produced, truncated, duration)
+        stdout, stderr = map(bytes, self._output.streams.values())
+        truncated = truncated or self._output.truncated
+        return Ended(outcome, status, stdout, stderr, self._output.produced, truncated, duration)
 
     def _never_began(self, said: str = "") -> SandboxUnavailable:
         detail = f": {said.strip()}" if said.strip() else ""
@@ -153,24 +150,22 @@ class Execution:
             sandbox_id=self._sandbox_id,
         )
 
-    async def _follow(self, reader: Any, stream: Stream) -> None:
+    async def _follow(self, reader: Any, stream: int) -> None:
         async for text in reader:
             self._take(text.encode(), stream)
-            if self._produced > max(self._limit * FLOOD_FACTOR, FLOOD_BYTES):
+            if self._output.floods:
                 self._flooded = True
                 self._process.cancel()
                 return
 
-    def _take(self, data: bytes, stream: Stream) -> None:
-        if stream == "stderr" and len(self._heading) < len(BEGUN):
+    def _take(self, data: bytes, stream: int) -> None:
+        if stream == STDERR and len(self._heading) < len(BEGUN):
             missing = len(BEGUN) - len(self._heading)
             self._heading += data[:missing]
             data = data[missing:]
             if self._heading == BEGUN:
                 self._begin()
-        room = self._limit - sum(map(len, self._kept.values()))
-        self._kept[stream] += data[: max(0, room)]
-        self._produced += len(data)
+        self._output.take(stream, data)
 
     def _begin(self) -> None:
         self._began = time.monotonic()

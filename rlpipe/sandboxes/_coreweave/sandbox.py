@@ -12,6 +12,8 @@ from rlpipe.errors import SandboxError, SandboxFileError, SandboxGone, SandboxUn
 from rlpipe.sandboxes._coreweave import scripts
 from rlpipe.sandboxes._coreweave.errors import file_error, translated
 from rlpipe.sandboxes._coreweave.execution import Ended, Execution
+from rlpipe.sandboxes._marked import MARK, kill_marked
+from rlpipe.sandboxes._python import python_command, refused
 from rlpipe.sandboxes.base import ExecResult, Sandbox, SandboxSpec, SandboxStats
 
 log = logging.getLogger(__name__)
@@ -90,10 +92,7 @@ class CoreWeaveSandbox(Sandbox):
         timeout: float | None = None,
         max_output: int | None = None,
     ) -> ExecResult:
-        source = code.encode("utf-8", "surrogatepass")
-        words = scripts.python(source)
-        if words is None:
-            words, stdin = scripts.python_from_stdin(source), source + stdin
+        words, stdin = python_command(code, stdin)
         return await self._execute(words, self.spec.workdir, {}, stdin, timeout, max_output)
 
     async def _execute(
@@ -105,20 +104,9 @@ class CoreWeaveSandbox(Sandbox):
         timeout: float | None,
         max_output: int | None,
     ) -> ExecResult:
-        seconds = self.spec.exec_timeout if timeout is None else timeout
-        limit = self.spec.max_output if max_output is None else max_output
+        bounds = self.spec.bounds(timeout, max_output)
         async with self._slots:
-            self.stats.exec_count += 1
-            try:
-                result = await self._result(words, folder, env, stdin, seconds, limit)
-            except SandboxError:
-                self.stats.exec_failures += 1
-                raise
-        if result.ok:
-            self.stats.exec_completed_ok += 1
-        else:
-            self.stats.exec_completed_nonzero += 1
-        return result
+            return await self.stats.count(self._result(words, folder, env, stdin, *bounds))
 
     async def _result(
         self,
@@ -129,24 +117,24 @@ class CoreWeaveSandbox(Sandbox):
         seconds: float,
         limit: int,
     ) -> ExecResult:
-        refusal = scripts.refused([*words, folder, *env.values()])
+        refusal = refused([*words, folder, *env.values()])
         if refusal is not None:
             return ExecResult("exited", 126, "", f"{words[0]}: {refusal}\n")
-        token = secrets.token_hex(8)
+        mark = secrets.token_hex(8)
         entered = scripts.enter(
             words,
             folder=folder,
-            variables={**env, scripts.TOKEN: token},
+            variables={**env, MARK: mark},
             stdin=len(stdin) if stdin else scripts.NO_STDIN,
         )
         try:
             ended = await self._run(entered, stdin, seconds, limit)
         except asyncio.CancelledError:
             if self._ending is None:
-                _keep(self._clear(token), self._clearing)
+                _keep(self._clear(mark), self._clearing)
             raise
         if ended.outcome in ("timeout", "output_limit"):
-            await self._clear(token)
+            await self._clear(mark)
         if ended.outcome == "killed":
             await self._check_alive()
         return ended.result()
@@ -168,10 +156,11 @@ class CoreWeaveSandbox(Sandbox):
         finally:
             self._calls.discard(call)
 
-    async def _clear(self, token: str) -> None:
+    async def _clear(self, mark: str) -> None:
         """Kill what an execution has left: the end of a call need not end its processes."""
+        words = scripts.enter(kill_marked(mark), folder="/", variables={})
         with suppress(SandboxError):
-            await self._run(scripts.kill(token), b"", SHORT_SECONDS, SHORT_OUTPUT)
+            await self._run(words, b"", SHORT_SECONDS, SHORT_OUTPUT)
 
     async def _check_alive(self) -> None:
         """Raise where it was the sandbox that ended, which kills its programs too."""
@@ -228,7 +217,7 @@ class CoreWeaveSandbox(Sandbox):
             raise translated(error, sandbox_id=self.id) from error
 
     def _absolute(self, path: str) -> str:
-        if scripts.refused([path]) or _readable(path) != path:
+        if refused([path]) or _readable(path) != path:
             raise SandboxFileError(path, "not_found", "no name that a file can have")
         return posixpath.join(self.spec.workdir, path)
 

@@ -1,16 +1,11 @@
-"""What runs in the sandbox around a command. The image needs `/bin/sh`, `head` and `grep`."""
+"""What runs in the sandbox around a command. The image needs `/bin/sh` and `head`."""
 
 from collections.abc import Mapping, Sequence
-
-LONGEST_WORD = (1 << 17) - 1
-"""Bytes of one argument that Linux passes to a program."""
 
 BEGUN = b"begun\n"
 """What comes first on standard error: a command without it never ran, however its call ended."""
 
 NO_STDIN = -1
-TOKEN = "RLPIPE_EXECUTION"
-"""The variable by which the processes of one execution are found."""
 
 # A counted read in place of an end of file: a container's runtime may never pass on that its
 # standard input was closed.
@@ -28,17 +23,6 @@ if [ "$stdin" -lt 0 ]; then exec "$@"; fi
 head -c "$stdin" 2>&- | exec "$@"
 """
 
-# Twice, for what was being forked the first time.
-_KILL = f"""\
-for round in 1 2; do
-  for variables in /proc/[0-9]*/environ; do
-    grep -qs "{TOKEN}=$1" "$variables" || continue
-    process=${{variables#/proc/}}
-    kill -9 "${{process%/environ}}"
-  done
-done
-"""
-
 NOT_FOUND, IS_DIRECTORY, PERMISSION, TOO_LARGE, NO_FILE = range(61, 66)
 
 # The size goes ahead on standard error, since a stream can lose its end without a sign.
@@ -51,27 +35,6 @@ size=$(stat -L -c %s "$1" || echo 0)
 echo "$size" >&2
 if [ "$size" -gt "$2" ]; then exit {TOO_LARGE}; fi
 exec head -c "$(($2 + 1))" < "$1"
-"""
-
-# Reads itself and not a byte more, then leaves nothing of its own behind, in tracebacks neither.
-_FROM_STDIN = """\
-def _():
-    import os, sys
-    code, own = bytearray(), (sys._getframe().f_code, sys._getframe(1).f_code)
-    while len(code) < {size}:
-        piece = os.read(0, {size} - len(code))
-        if not piece:
-            raise SystemExit("the program did not arrive")
-        code += piece
-    def show(kind, error, trace):
-        while trace and trace.tb_frame.f_code in own:
-            trace = trace.tb_next
-        sys.__excepthook__(kind, error.with_traceback(trace), trace)
-    sys.excepthook = show
-    del globals()["_"]
-    text = code.decode("utf-8", "surrogatepass")
-    return compile(text, "<string>", "exec", dont_inherit=True)
-exec(_())
 """
 
 # Not to be ended from inside: to the first process of a container, a signal that it does not
@@ -88,34 +51,5 @@ def enter(
     return [*head, *pairs, *command]
 
 
-def kill(token: str) -> list[str]:
-    return ["/bin/sh", "-c", _KILL, "sh", token]
-
-
 def read(path: str, limit: int) -> list[str]:
     return ["/bin/sh", "-c", _READ, "sh", path, str(limit)]
-
-
-# Unbuffered, so that a program that is stopped has shown what it printed.
-def python(source: bytes) -> list[str] | None:
-    """The words that run a program; None when it fits into no argument, see `python_from_stdin`."""
-    try:
-        text = source.decode()
-    except UnicodeDecodeError:
-        return None
-    return None if refused([text]) else ["python3", "-I", "-u", "-c", text]
-
-
-def python_from_stdin(source: bytes) -> list[str]:
-    """The words that run a program which comes first on standard input."""
-    return ["python3", "-I", "-u", "-c", _FROM_STDIN.format(size=len(source))]
-
-
-def refused(words: Sequence[str]) -> str | None:
-    """Why no operating system takes these words, or None."""
-    for word in words:
-        if "\0" in word:
-            return "a null byte in an argument"
-        if len(word.encode("utf-8", "replace")) > LONGEST_WORD:
-            return "argument list too long"
-    return None

@@ -27,5 +27,6 @@ class Frugal(Backend):
         async with self.serve(job.policy, job.seed) as actor:
             for step in range(1, job.train.steps + 1):
                 groups = await job.collect(actor, job.batch(step), step)
-                job.finish_step(step, {"train/groups": float(len(groups))})
+                if job.finish_step(step, {"train/groups": float(len(groups))}):
+                    return TrainSummary(step)
         return TrainSummary(job.train.steps)
