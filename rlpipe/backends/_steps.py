@@ -3,6 +3,7 @@
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import cos, pi
 from pathlib import Path
@@ -51,59 +52,95 @@ class Learner(ABC):
         raise NotImplementedError
 
 
-async def learn(job: Job, learner: Learner, course: Course, done: int = 0) -> TrainSummary:
-    """Train to the end of `job.train.steps`.
+@dataclass
+class _Progress:
+    """How far a training is, for whoever has to break it off."""
 
-    Args:
-        course: of the learning rate over the steps.
-        done: steps that the learner has behind it.
+    step: int
+    """The last one that is done."""
+
+    saved: int
+    moving: bool = False
+    """Whether the weights may be past `step` already."""
+
+
+async def learn(job: Job, learner: Learner, course: Course) -> TrainSummary:
+    """Train to the end of `job.train.steps`, or to where a limit ends the run.
+
+    A run that is cancelled saves the weights of the last step that is done, if they are still
+    those of that step. `course` is the learning rate's over the steps.
 
     Raises:
         RunError: training cannot go on.
     """
+    from asyncio import CancelledError
+
+    done = job.resume.step if job.resume else 0
+    progress = _Progress(done, done)
+    if not done:
+        await _begin(job, learner)
+    try:
+        await _train(job, learner, course, progress)
+    except CancelledError:
+        if progress.step > progress.saved and not progress.moving:
+            await _save(job, learner, progress)
+        raise
+    return TrainSummary(progress.step)
+
+
+async def _begin(job: Job, learner: Learner) -> None:
+    """What comes before the first step."""
     train = job.train
-    if not (job.resume and done):
-        await _begin(job, learner, done)
+    if isinstance(train, Grpo) and train.warmup_steps and not job.resume:
+        await _warm_up(job, train, learner)
+        with job.checkpoint(0) as folder:  # so that no resumed run needs the teacher again
+            await learner.save(0, folder)
+    await job.evaluate(await learner.actor(0), 0)
+
+
+async def _train(job: Job, learner: Learner, course: Course, progress: _Progress) -> None:
+    train = job.train
     shown = await demonstrations(job, train.keep) if isinstance(train, Sft) else []
-    for step in range(done + 1, train.steps + 1):
+    for step in range(progress.step + 1, train.steps + 1):
         rate = learning_rate(course, train.learning_rate, step, train.steps)
-        figures = await _step(job, learner, shown, step, rate)
+        figures = await _step(job, learner, shown, step, rate, progress)
         over_limit = job.finish_step(step, {"train/learning_rate": rate, **figures})
+        progress.step, progress.moving = step, False
         last = step == train.steps
         if last or (not over_limit and train.eval_every and step % train.eval_every == 0):
             await job.evaluate(await learner.actor(step), step)
         if last or over_limit or (train.save_every and step % train.save_every == 0):
-            await _save(job, learner, step)
+            await _save(job, learner, progress)
         if over_limit:
-            return TrainSummary(step)
-    return TrainSummary(train.steps)
+            return
 
 
-async def _begin(job: Job, learner: Learner, done: int) -> None:
-    """What comes before the first step."""
-    train = job.train
-    if isinstance(train, Grpo) and train.warmup_steps and not done and not job.resume:
-        await _warm_up(job, train, learner)
-        await _save(job, learner, 0)  # so that no resumed run needs the teacher again
-    await job.evaluate(await learner.actor(done), done)
-
-
-async def _save(job: Job, learner: Learner, step: int) -> None:
-    with job.checkpoint(step) as folder:
-        await learner.save(step, folder)
+async def _save(job: Job, learner: Learner, progress: _Progress) -> None:
+    with job.checkpoint(progress.step) as folder:
+        await learner.save(progress.step, folder)
+    progress.saved = progress.step
 
 
 async def _step(
-    job: Job, learner: Learner, shown: Sequence[Trajectory], step: int, rate: float
+    job: Job,
+    learner: Learner,
+    shown: Sequence[Trajectory],
+    step: int,
+    rate: float,
+    progress: _Progress,
 ) -> Figures:
     train = job.train
     if isinstance(train, Sft):
         drawn = batch(shown, step, train.batch_size, job.seed)
+        progress.moving = True
         return await learner.imitate(drawn, rate, reasoning=train.learn_reasoning)
     if isinstance(train, TeacherGrpo):
-        return await learner.compare(await job.teach(job.batch(step), step), rate)
-    actor = await learner.actor(step - 1)
-    return await learner.reinforce(await job.collect(actor, job.batch(step), step), rate)
+        groups = await job.teach(job.batch(step), step)
+        progress.moving = True
+        return await learner.compare(groups, rate)
+    groups = await job.collect(await learner.actor(step - 1), job.batch(step), step)
+    progress.moving = True
+    return await learner.reinforce(groups, rate)
 
 
 async def _warm_up(job: Job, train: Grpo, learner: Learner) -> None:

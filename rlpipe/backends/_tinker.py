@@ -14,7 +14,7 @@ from rlpipe.backends import _tinker_losses as losses
 from rlpipe.backends._examples import Example
 from rlpipe.backends._steps import Figures, Learner
 from rlpipe.backends._tinker_actor import SamplingActor, settled
-from rlpipe.backends._tinker_checkpoint import Checkpoint
+from rlpipe.backends._tinker_checkpoint import SavedWeights
 from rlpipe.backends._tinker_failures import failing
 from rlpipe.backends._tinker_losses import Loss
 from rlpipe.backends._tinker_service import Service, made
@@ -27,22 +27,20 @@ if TYPE_CHECKING:  # tinker.py imports this module only while it trains
     from rlpipe.backends.tinker import Tinker
 
 
-async def open_learner(backend: "Tinker", job: Job, service: Service) -> tuple[Learner, int]:
-    """The learner, and the steps that it has behind it.
+async def open_learner(backend: "Tinker", job: Job, service: Service) -> Learner:
+    """A fresh adapter, or the one that an earlier attempt of the run has saved.
 
     Raises:
         RunError: the service refuses the model, the adapter or the loss.
     """
-    start = job.resume.folder if job.resume else backend.resume_from
-    if start:
-        saved = Checkpoint.read(Path(start))
-        rank, done = saved.lora_rank, saved.step
-        client = await service.saved_adapter(saved)
+    if job.resume:
+        saved = SavedWeights.read(job.resume.folder)
+        rank, client = saved.lora_rank, await service.saved_adapter(saved)
     else:
-        rank, done = backend.rank_of(job.train), 0
+        rank = backend.rank_of(job.train)
         client = await service.fresh_adapter(rank, job.seed)
     await losses.try_out(client, losses.chosen(backend, job.train))
-    return TinkerLearner(backend, job, service, client, rank), done
+    return TinkerLearner(backend, job, service, client, rank)
 
 
 class TinkerLearner(Learner):
@@ -139,8 +137,8 @@ class TinkerLearner(Learner):
                 asked.append(made(self._client.save_weights_and_get_sampling_client))
             answers = await asyncio.gather(*asked)
         self._sampler = answers[2] if serve else None
-        trained = {"tokens/trained": float(sum(len(row.tokens) for row in rows))}
-        return _logprobs(answers[0]), _grad_norm(answers[1]) | trained
+        sent = {"tokens/trained": float(sum(len(row.inputs) for row in rows))}
+        return _logprobs(answers[0]), _grad_norm(answers[1]) | sent
 
     async def save(self, step: int, folder: Path) -> None:
         ttl, saved, name = self._backend.checkpoint_ttl, datetime.now(UTC), f"step_{step}"
@@ -150,7 +148,7 @@ class TinkerLearner(Learner):
             sampler = self._client.save_weights_for_sampler(name, ttl_seconds=whole)
             kept, served = await asyncio.gather(settled(state), settled(sampler))
         expires = None if ttl is None else f"{saved + timedelta(seconds=ttl):%Y-%m-%dT%H:%M:%SZ}"
-        Checkpoint(
+        SavedWeights(
             step=step,
             base_model=self._service.model,
             lora_rank=self._rank,

@@ -10,8 +10,8 @@ from rlpipe.types import Data
 FILE = "tinker.json"
 
 
-class Checkpoint(Data):
-    """Where a step's weights are."""
+class SavedWeights(Data):
+    """Where the weights of a checkpoint are."""
 
     step: int
     """Optimizer steps of the run that the weights have seen."""
@@ -31,12 +31,11 @@ class Checkpoint(Data):
     """When the service deletes it; null for never."""
 
     def write(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / FILE).write_text(self.model_dump_json(indent=2) + "\n")
 
     @classmethod
-    def read(cls, folder: Path) -> "Checkpoint":
-        """The checkpoint of a folder such as `checkpoints/step_20`.
+    def read(cls, folder: Path) -> "SavedWeights":
+        """What a folder such as `checkpoints/step_20` remembers.
 
         Raises:
             RunError: there is none, or it cannot be read.

@@ -15,7 +15,7 @@ import tinker  # noqa: TID253
 
 from rlpipe.backends import _tinker_losses as losses
 from rlpipe.backends._tinker_actor import SamplingActor, settled
-from rlpipe.backends._tinker_checkpoint import Checkpoint
+from rlpipe.backends._tinker_checkpoint import SavedWeights
 from rlpipe.backends._tinker_failures import failing, said
 from rlpipe.errors import Finding, RunError, did_you_mean
 from rlpipe.policies.base import Policy
@@ -61,7 +61,7 @@ class Service:
                 lambda: self.client.create_lora_training_client(self.model, rank=rank, seed=seed)
             )
 
-    async def saved_adapter(self, saved: Checkpoint) -> Any:
+    async def saved_adapter(self, saved: SavedWeights) -> Any:
         """A training client that goes on from a checkpoint's weights and optimizer."""
         with failing(f"{saved.state} cannot be resumed"):
             try:

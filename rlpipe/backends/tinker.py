@@ -13,9 +13,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from rlpipe.backends._steps import Course, learn
-from rlpipe.backends._tinker_checkpoint import Checkpoint
 from rlpipe.backends.base import Backend, Job, TrainSummary
-from rlpipe.errors import Finding, RunError
+from rlpipe.errors import Finding
 from rlpipe.policies.base import Actor, Policy
 from rlpipe.train.base import Train
 
@@ -86,26 +85,20 @@ class Tinker(Backend):
     checkpoint_ttl: float | None = Field(None, ge=HOUR)
     """Seconds that the service keeps a checkpoint; null keeps it until it is deleted."""
 
-    resume_from: str | None = None
-    """A checkpoint's folder, such as `outputs/NAME/RUN/checkpoints/step_20`: go on after that step,
-    with its weights and its optimizer."""
-
     def check(self) -> list[Finding]:
         findings = super().check()
-        problem = self._key_problem()
-        if problem:
-            findings.append(Finding("kind", problem, lacking=self.key() is None))
-        return findings
+        return findings + self._key_problems()
 
-    def _key_problem(self) -> str | None:
+    def _key_problems(self) -> list[Finding]:
         """What is wrong with the key, without asking anybody whether it is good."""
         key = self.key()
         if key and not key.startswith(PREFIXES):
             name = next(name for name in KEY_VARIABLES if os.environ.get(name, "").strip())
-            return f"{name} must begin with {PREFIXES[0]!r}"
+            return [Finding("kind", f"{name} must begin with {PREFIXES[0]!r}")]
         if key or os.environ.get(COMMAND_VARIABLE) or Path(STORED_KEYS).expanduser().is_file():
-            return None
-        return f"set the environment variable {KEY_VARIABLES[0]} (or {KEY_VARIABLES[1]})"
+            return []
+        problem = f"set the environment variable {KEY_VARIABLES[0]} (or {KEY_VARIABLES[1]})"
+        return [Finding("kind", problem, lacking=True)]
 
     def key(self) -> str | None:
         """The key of the environment; without one the SDK looks for what it has stored."""
@@ -123,25 +116,7 @@ class Tinker(Backend):
         if _changed(train, "epsilon") and self.loss_fn(train) not in CLIPPED:
             problem = f"{self.loss_fn(train)!r} does not clip; take train.loss_fn=ppo, or cispo"
             findings.append(Finding("train.epsilon", problem))
-        return findings + self._cannot_resume(policy, train)
-
-    def _cannot_resume(self, policy: Policy, train: Train) -> list[Finding]:
-        if self.resume_from is None:
-            return []
-        try:
-            found = Checkpoint.read(Path(self.resume_from))
-        except RunError as error:
-            return [Finding("backend.resume_from", str(error))]
-        problems = []
-        if found.step >= train.steps:
-            problem = f"nothing is left to do after step {found.step} of {train.steps}"
-            problems.append(Finding("train.steps", problem))
-        if found.base_model != self.model_of(policy):
-            problems.append(Finding("policy.model", f"the checkpoint is of {found.base_model!r}"))
-        if train.lora_rank not in (None, found.lora_rank):
-            problem = f"the checkpoint has {found.lora_rank}; leave it out"
-            problems.append(Finding("train.lora_rank", problem))
-        return problems
+        return findings
 
     def check_fit_online(self, policy: Policy, train: Train | None) -> list[Finding]:
         from rlpipe.backends import _tinker_service
@@ -167,8 +142,8 @@ class Tinker(Backend):
 
         job.status(f"asking the service for {self.model_of(job.policy)}")
         async with _tinker_service.connect(self, job.policy, job.folder.name) as service:
-            learner, done = await _tinker.open_learner(self, job, service)
-            return await learn(job, learner, self.lr_scheduler, done)
+            learner = await _tinker.open_learner(self, job, service)
+            return await learn(job, learner, self.lr_scheduler)
 
 
 def _changed(train: Train, name: str) -> bool:

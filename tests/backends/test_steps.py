@@ -26,6 +26,19 @@ def shown(number, passed=True):
     )
 
 
+class Notes(list):
+    """What happened, in order; cancelled once when it is this."""
+
+    def __init__(self, cancel_at):
+        super().__init__()
+        self.cancel_at = cancel_at
+
+    def append(self, note):
+        super().append(note)
+        if note == self.cancel_at:
+            raise asyncio.CancelledError
+
+
 class Noting(Learner):
     def __init__(self, notes):
         self.notes = notes
@@ -36,7 +49,8 @@ class Noting(Learner):
         return actor
 
     async def save(self, step, folder):
-        self.notes.append(f"save {step} {folder.stem}")
+        assert folder.is_dir()
+        self.notes.append(f"save {step}")
 
     async def reinforce(self, groups, rate):
         self.notes.append(f"reinforce {groups[0].task_id} {rate:g}")
@@ -52,9 +66,17 @@ class Noting(Learner):
         return {}
 
 
-def trained(tmp_path, train, *, course="constant", done=0, passed=True, resume=None):
-    """The notes of a training, in order, and the figures of its steps."""
-    notes, figures = [], {}
+def trained(
+    tmp_path, train, *, course="constant", done=None, passed=True, limit=None, cancel_at=None
+):
+    """The notes of a training, in order, and the figures of its steps.
+
+    `done` is the step that it resumes after, `limit` that which a limit ends it at, and `cancel_at`
+    the note at which it is cancelled.
+    """
+    figures = {}
+    notes = Notes(cancel_at)
+    resume = None if done is None else checkpoints.Checkpoint(done, tmp_path / f"step_{done}")
 
     def group(task):
         member = shown(int(task.id[1:]))
@@ -77,6 +99,10 @@ def trained(tmp_path, train, *, course="constant", done=0, passed=True, resume=N
     async def evaluate(actor, step):
         notes.append(f"evaluate {step} by {actor.version}")
 
+    def finish(step, said):
+        figures[step] = dict(said)
+        return step == limit
+
     job = Job(
         policy=Scripted(turns=("x",)),
         train=train,
@@ -89,23 +115,26 @@ def trained(tmp_path, train, *, course="constant", done=0, passed=True, resume=N
         teach=teach,
         demonstrate=demonstrate,
         evaluate=evaluate,
-        finish_step=lambda step, said: figures.update({step: dict(said)}),
+        finish_step=finish,
         checkpoint=lambda step: checkpoints.saving(tmp_path, step),
         resume=resume,
         status=lambda text: None,
     )
-    summary = asyncio.run(learn(job, Noting(notes), course, done))
-    assert (summary.steps, checkpoints.latest(tmp_path).step) == (train.steps, train.steps)
-    return notes, figures
+    try:
+        summary = asyncio.run(learn(job, Noting(notes), course))
+    except asyncio.CancelledError:
+        return list(notes), figures
+    assert summary.steps == (limit or train.steps)
+    return list(notes), figures
 
 
 def test_a_step_is_sampled_by_the_weights_before_it(tmp_path):
     train = Grpo(steps=3, learning_rate=0.5, eval_every=2, save_every=1)
     notes, figures = trained(tmp_path, train, course="linear")
     assert notes == [
-        *("evaluate 0 by 0", "collect 1 by 0", "reinforce t1 0.5", "save 1 step_1"),
-        *("collect 2 by 1", "reinforce t2 0.333333", "evaluate 2 by 2", "save 2 step_2"),
-        *("collect 3 by 2", "reinforce t3 0.166667", "evaluate 3 by 3", "save 3 step_3"),
+        *("evaluate 0 by 0", "collect 1 by 0", "reinforce t1 0.5", "save 1"),
+        *("collect 2 by 1", "reinforce t2 0.333333", "evaluate 2 by 2", "save 2"),
+        *("collect 3 by 2", "reinforce t3 0.166667", "evaluate 3 by 3", "save 3"),
     ]
     assert figures[1] == {"train/learning_rate": 0.5, "train/rows": 2.0}
 
@@ -113,10 +142,7 @@ def test_a_step_is_sampled_by_the_weights_before_it(tmp_path):
 def test_what_is_resumed_goes_on_at_the_next_step_and_is_not_warmed_up_again(tmp_path):
     train = Grpo(steps=3, learning_rate=1.0, warmup_steps=2)
     notes, figures = trained(tmp_path, train, course="linear", done=2)
-    assert notes == [
-        *("evaluate 2 by 2", "collect 3 by 2", "reinforce t3 0.333333"),
-        *("evaluate 3 by 3", "save 3 step_3"),
-    ]
+    assert notes == ["collect 3 by 2", "reinforce t3 0.333333", "evaluate 3 by 3", "save 3"]
     assert list(figures) == [3]
 
 
@@ -127,15 +153,31 @@ def test_a_warm_up_imitates_the_teacher_first(tmp_path):
     assert notes[0] == "demonstrate"
     assert sorted(first.split()[1:4]) == sorted(second.split()[1:4]) == ["t0", "t1", "t2"]
     assert (first.split()[4], second.split()[4]) == ("2", "1")  # half a cosine down
-    assert notes[3:6] == ["save 0 step_0", "evaluate 0 by 0", "collect 1 by 0"]
+    assert notes[3:6] == ["save 0", "evaluate 0 by 0", "collect 1 by 0"]
 
 
-def test_a_run_that_goes_on_evaluates_nothing_twice(tmp_path):
-    train = Grpo(steps=3, warmup_steps=2)
-    notes, _ = trained(tmp_path, train, done=2, resume=checkpoints.Checkpoint(2, tmp_path))
-    assert notes[0] == "collect 3 by 2"
-    notes, _ = trained(tmp_path, train, resume=checkpoints.Checkpoint(0, tmp_path))
+def test_a_run_that_stopped_after_its_warm_up_needs_no_teacher_again(tmp_path):
+    notes, _ = trained(tmp_path, Grpo(steps=1, warmup_steps=2), done=0)
     assert notes[:2] == ["evaluate 0 by 0", "collect 1 by 0"]
+
+
+def test_a_limit_ends_the_run_with_its_weights_saved_and_no_evaluation(tmp_path):
+    notes, figures = trained(tmp_path, Grpo(steps=9, learning_rate=1.0, eval_every=1), limit=2)
+    assert notes[-4:] == ["evaluate 1 by 1", "collect 2 by 1", "reinforce t2 1", "save 2"]
+    assert sorted(figures) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("cancel_at", "last"),
+    [
+        ("collect 1 by 0", "collect 1 by 0"),  # nothing was learned yet
+        ("collect 3 by 2", "save 2"),
+        ("reinforce t3 1", "reinforce t3 1"),  # the weights may be those of step 3
+    ],
+)
+def test_a_run_that_is_cancelled_saves_the_last_step_that_is_done(tmp_path, cancel_at, last):
+    notes, _ = trained(tmp_path, Grpo(steps=9, learning_rate=1.0), cancel_at=cancel_at)
+    assert notes[-1] == last
 
 
 def test_fine_tuning_imitates_and_evaluates(tmp_path):
@@ -152,7 +194,7 @@ def test_a_teachers_groups_are_compared(tmp_path):
         "teach 1",
         "compare t1 1",
         "evaluate 1 by 1",
-        "save 1 step_1",
+        "save 1",
     ]
 
 

@@ -106,7 +106,8 @@ def test_a_teacher_is_imitated(tmp_path, tiny_model, launched_server):
     losses = [figures[step]["train/loss"] for step in range(1, 6)]
     assert losses[-1] < losses[0] / 2
     assert evaluated == [(0, 0), (5, 5)]
-    assert (summary.steps, checkpoints.latest(tmp_path).step) == (5, 5)
+    assert summary.steps == 5
+    assert checkpoints.latest(tmp_path).step == 5
 
 
 def test_what_a_teacher_did_well_becomes_likelier_and_what_it_did_badly_less(
