@@ -298,7 +298,7 @@ async def open_execution(
     for note in fit.notes(experiment):
         console.say(note)
     async with AsyncExitStack() as stack:
-        spending = Spending(experiment.prices)
+        spending = Spending(experiment.prices, folder.manifest.get("spent"))
         # Trackers first: whatever costs money comes after those that may not open.
         tracked = open_trackings(experiment, folder, console, group)
         trackings = await stack.enter_async_context(tracked)

@@ -13,7 +13,8 @@ from typing import Any
 from rlpipe.config.schema import Experiment
 from rlpipe.errors import ConfigError, Finding, RunError
 from rlpipe.redaction import REDACTED, redact
-from rlpipe.store import RunFolder, read_spec
+from rlpipe.spending import TOTALS
+from rlpipe.store import RunFolder, read_metrics, read_spec
 
 HARMLESS = (
     *("dry_run", "resume", "output_root", "objective", "tracker*", "limits*"),
@@ -64,6 +65,14 @@ def rewind(folder: RunFolder, step: int) -> None:
             folder.set_aside(file)
     for name in ("metrics.jsonl", "failures.jsonl"):
         folder.split(folder.path / name, lambda row: row["step"] <= step)
+
+
+def spent(folder: RunFolder) -> dict[str, float]:
+    """The last totals of tokens and costs that the run recorded, whatever is set aside of it."""
+    totals: dict[str, float] = {}
+    for _, figures in sorted(read_metrics(folder.path).items()):
+        totals |= {name: n for name, n in figures.items() if name.startswith((TOTALS, "costs/"))}
+    return totals
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -100,6 +100,7 @@ def resume(run: Path, experiment: Experiment, *, force: bool = False) -> RunResu
         step = last.step if last else -1
         if step >= experiment.train.steps and stored.manifest["status"] == "done":
             raise RunError(f"{run} is done: step {step} of {experiment.train.steps}")
+        stored.note(spent=resuming.spent(stored))
         resuming.rewind(stored, step)
         again = {"time": _now(), "step": max(step, 0), "after": stored.manifest["status"]}
         earlier = stored.manifest.get("resumed", [])

@@ -14,6 +14,8 @@ from rlpipe.component import Section
 from rlpipe.types import Turn, Usage
 
 Role = Literal["policy", "teacher", "judge"]
+ROLES: tuple[Role, ...] = ("policy", "teacher", "judge")
+TOTALS = "tokens/total/"
 MILLION = 1_000_000
 
 
@@ -64,13 +66,20 @@ class Limits(Section):
 
 
 class Spending:
-    """What a run has used up."""
+    """What a run has used up.
 
-    def __init__(self, prices: Mapping[str, Price]) -> None:
+    `earlier` are the last totals of the attempts that it goes on from: what they did after their
+    last checkpoint was paid for, too.
+    """
+
+    def __init__(
+        self, prices: Mapping[str, Price], earlier: Mapping[str, float] | None = None
+    ) -> None:
         self._prices = prices
+        self._earlier = dict(earlier or {})
         self._used: defaultdict[tuple[Role, str], Usage] = defaultdict(Usage)
         self._trained: Counter[str] = Counter()
-        self._cost_before = 0.0
+        self._cost_before = sum(self._earlier_costs().values())
         self._judged_before = Usage()
 
     def add(self, role: Role, model: str, turn: Turn) -> None:
@@ -87,7 +96,9 @@ class Spending:
     @property
     def tokens(self) -> int:
         """Read and written by all models."""
-        return sum(u.prompt_tokens + u.completion_tokens for u in self._used.values())
+        now = sum(u.prompt_tokens + u.completion_tokens for u in self._used.values())
+        ends = ("/prompt", "/completion")
+        return now + int(sum(n for name, n in self._earlier.items() if name.endswith(ends)))
 
     @property
     def cost(self) -> float:
@@ -95,7 +106,7 @@ class Spending:
 
     def costs(self) -> dict[Role, float]:
         """By role; one whose models have no price is not there."""
-        found: defaultdict[Role, float] = defaultdict(float)
+        found: defaultdict[Role, float] = defaultdict(float, self._earlier_costs())
         for (role, model), used in self._used.items():
             if price := self._prices.get(model):
                 found[role] += price.of(used)
@@ -106,12 +117,17 @@ class Spending:
 
     def so_far(self) -> dict[str, float]:
         """Totals since the run began, under names that no step's own figures have."""
-        figures: dict[str, float] = {}
+        figures = {n: v for n, v in self._earlier.items() if n.startswith(TOTALS)}
         for role in sorted({role for role, _ in self._used}):
-            figures |= _counts(f"tokens/total/{role}", self.usage(role))
+            for name, count in _counts(f"{TOTALS}{role}", self.usage(role)).items():
+                figures[name] = figures.get(name, 0.0) + count
         costs = self.costs()
         figures |= {f"costs/{role}": cost for role, cost in sorted(costs.items())}
         return figures | ({"costs/total": sum(costs.values())} if costs else {})
+
+    def _earlier_costs(self) -> dict[Role, float]:
+        costs = {role: self._earlier.get(f"costs/{role}") for role in ROLES}
+        return {role: cost for role, cost in costs.items() if cost is not None}
 
     def of_step(self) -> dict[str, float]:
         """What was spent since this was last asked, as far as a step's groups do not tell it."""

@@ -16,6 +16,11 @@ SAID = ("<answer>print(1)</answer>", "<answer>1 / 0</answer>")
 """What the teacher answers in turn: one that ends well, and one that does not."""
 
 
+def policys(figures):
+    """The tokens of the step that count as the policy's."""
+    return [n for n in figures if n.startswith("tokens/") and not n.startswith("tokens/total/")]
+
+
 class Service(BaseHTTPRequestHandler):
     """Answers on both APIs, thinks before it speaks, and counts its tokens."""
 
@@ -95,7 +100,7 @@ def test_teacher_openai_is_asked_on_the_responses_api(tmp_path, url):
     assert figures["collect/reward"] == 0.5
     assert figures["teacher/tokens/completion"] == 4 * 7
     assert figures["teacher/tokens/cached"] == 4 * 16
-    assert not [name for name in figures if name.startswith("tokens/")]
+    assert not policys(figures)
 
 
 def test_teacher_openai_has_the_chat_api_by_option(tmp_path, url):
@@ -135,7 +140,9 @@ def test_a_policy_learns_from_a_served_teacher_and_their_tokens_are_counted_apar
         assert figures["train/rows"] == 4
         assert figures["teacher/tokens/prompt"] == 4 * 20
         assert figures["teacher/tokens/completion"] == 4 * 7
-        assert not [name for name in figures if name.startswith("tokens/")]
+        assert not [
+            name for name in figures if name.startswith("tokens/") and "/total/" not in name
+        ]
         rows = list(read_trajectories(result.folder / f"trajectories/step_{step}.jsonl"))
         assert {row.messages[-1]["reasoning_content"] for row in rows} == {"I wonder."}
     assert result.metrics[0]["val/tokens/completion"] > 0
