@@ -100,8 +100,8 @@ class Counting(Backend):
             for step in range(1, job.train.steps + 1):
                 await job.collect(actor, job.batch(step), step)
                 if job.finish_step(step, {"tokens/trained": 1000.0}):
-                    job.checkpoint(step).mkdir(parents=True)
-                    return TrainSummary(step, job.checkpoint(step))
+                    with job.checkpoint(step):
+                        return TrainSummary(step)
             await job.evaluate(actor, job.train.steps)
         return TrainSummary(job.train.steps)
 

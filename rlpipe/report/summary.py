@@ -4,7 +4,7 @@ Each is plain data for the page, its `headline` a sentence.
 """
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from math import comb
@@ -265,16 +265,18 @@ def _tokens(data: RunData, phase: str) -> dict[str, Any]:
 
 
 def _money(data: RunData) -> dict[str, Any] | None:
-    sums: defaultdict[str, float] = defaultdict(float)
-    for figures in data.metrics.values():
+    """What the models have cost by role: these figures are totals, so the latest one tells."""
+    parts: dict[str, float] = {}
+    for _, figures in sorted(data.metrics.items()):
         for name, value in figures.items():
             if name.startswith("costs/") and value == value:
-                sums[name.removeprefix("costs/")] += value
-    if not sums:
+                parts[name.removeprefix("costs/")] = value
+    parts.pop("step", None)
+    if not parts:
         return None
-    total = sums.pop("total", None)
-    parts = sorted(sums.items(), key=lambda part: -part[1])
-    return {"total": sum(sums.values()) if total is None else total, "parts": parts}
+    total = parts.pop("total", None)
+    shown = sorted(parts.items(), key=lambda part: -part[1])
+    return {"total": sum(parts.values()) if total is None else total, "parts": shown}
 
 
 def _sandboxes(data: RunData) -> dict[str, float]:

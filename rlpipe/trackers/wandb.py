@@ -22,7 +22,14 @@ WITHOUT_KEY = f"set {KEY} or {OLD_KEY}, or type: wandb login"
 HOSTS = ("api.forge.coreweave.com", "api.wandb.ai")
 """Where `wandb login` logs in, unless WANDB_BASE_URL says otherwise."""
 
-NO_MODE = {"offline": "offline", "dryrun": "offline", "disabled": "disabled"}
+Mode = Literal["online", "offline", "disabled"]
+"""As wandb calls it."""
+
+NO_MODE: Mapping[str, Mode] = {
+    "offline": "offline",
+    "dryrun": "offline",
+    "disabled": "disabled",
+}
 """What WANDB_MODE can say against sending figures."""
 
 
@@ -57,7 +64,7 @@ class Wandb(Tracker):
             return []
         findings = super().check()
         if self._mode() == "online" and not has_key():
-            findings.append(Finding("mode", WITHOUT_KEY))
+            findings.append(Finding("mode", WITHOUT_KEY, lacking=True))
         return findings
 
     def resting(self) -> str | None:
@@ -68,10 +75,10 @@ class Wandb(Tracker):
         said = os.environ.get("WANDB_MODE")
         return f"off, as WANDB_MODE={said}" if said else f"off without a key ({WITHOUT_KEY})"
 
-    def _mode(self) -> str:
-        """As wandb calls it: online, offline or disabled."""
-        if self.mode != "auto":
-            return {"on": "online", "offline": "offline", "off": "disabled"}[self.mode]
+    def _mode(self) -> Mode:
+        fixed: Mapping[str, Mode] = {"on": "online", "offline": "offline", "off": "disabled"}
+        if self.mode in fixed:
+            return fixed[self.mode]
         said = NO_MODE.get(os.environ.get("WANDB_MODE", ""))
         return said or ("online" if has_key() else "disabled")
 

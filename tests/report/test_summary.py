@@ -177,7 +177,8 @@ def test_tokens_are_told_by_purpose_and_money_where_it_is_known(data):
         {"phase": "teacher", "rollouts": 1, "prompt": 100, "cached": 40, "completion": 7},
     ]
     assert answer["money"] is None
-    data.metrics = {1: {"costs/teacher": 0.25, "costs/policy": 1.0}, 2: {"costs/policy": 0.5}}
+    first = {"costs/teacher": 0.25, "costs/policy": 1.0, "costs/total": 1.25, "costs/step": 1.25}
+    data.metrics = {1: first, 2: {"costs/policy": 1.5, "costs/total": 1.75, "costs/step": 0.5}}
     answer = summary.cost(data, now=0.0)
     assert answer["money"] == {"total": 1.75, "parts": [("policy", 1.5), ("teacher", 0.25)]}
     assert answer["headline"] == "1 h 2 min, 21 tokens sampled, $1.75"

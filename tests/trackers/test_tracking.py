@@ -13,6 +13,7 @@ from rlpipe.config.compose import load_experiment
 from rlpipe.console import Console
 from rlpipe.errors import RunError
 from rlpipe.execution import open_execution
+from rlpipe.report.live import Report
 from rlpipe.runner import run
 from rlpipe.store import RunFolder, read_metrics
 from rlpipe.testing import FakeTracker
@@ -61,7 +62,7 @@ def test_a_run_is_told_to_every_tracker(tmp_path):
 async def test_figures_arrive_in_order_also_those_of_an_earlier_step(folder):
     tracker = FakeTracker()
     experiment = experiment_with(fake=tracker)
-    async with open_execution(experiment, folder, Console()) as execution:
+    async with open_execution(experiment, folder, Console(), Report(folder.path)) as execution:
         execution.log(5, {"train/reward": 0.5})
         execution.log(4, {"val/reward": 0.25})
     (told,) = tracker.opened
@@ -116,7 +117,9 @@ def test_one_that_cannot_open_ends_the_run_before_it_costs_anything(tmp_path):
 async def test_they_are_told_how_a_run_ended(error, ending, folder):
     tracker = FakeTracker()
     with pytest.raises(type(error)):
-        async with open_execution(experiment_with(fake=tracker), folder, Console()):
+        async with open_execution(
+            experiment_with(fake=tracker), folder, Console(), Report(folder.path)
+        ):
             raise error
     assert tracker.opened[0].ending == ending
 
@@ -134,7 +137,7 @@ async def test_a_slow_one_holds_nothing_up_and_is_not_waited_for_for_ever(
 
     slow, sound = FakeTracker.of(fails), FakeTracker()
     experiment = experiment_with(slow=slow, sound=sound)
-    async with open_execution(experiment, folder, Console()) as execution:
+    async with open_execution(experiment, folder, Console(), Report(folder.path)) as execution:
         execution.log(1, {"train/reward": 0.5})
         await asyncio.to_thread(begun.wait)
         execution.log(2, {"train/reward": 0.75})
