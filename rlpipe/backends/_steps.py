@@ -116,9 +116,20 @@ async def _train(job: Job, learner: Learner, course: Course, progress: _Progress
 
 
 async def _save(job: Job, learner: Learner, progress: _Progress) -> None:
+    """Write a checkpoint; one that is begun when the run is cancelled is finished first."""
+    from asyncio import CancelledError, ensure_future, shield
+
     with job.checkpoint(progress.step) as folder:
-        await learner.save(progress.step, folder)
+        saving = ensure_future(learner.save(progress.step, folder))
+        stopped: CancelledError | None = None
+        try:
+            await shield(saving)
+        except CancelledError as cancelled:
+            stopped = cancelled
+            await saving
     progress.saved = progress.step
+    if stopped:
+        raise stopped
 
 
 async def _step(

@@ -44,7 +44,11 @@ async def open_learner(backend: "Tinker", job: Job, service: Service) -> Learner
 
 
 class TinkerLearner(Learner):
-    """An adapter at the service."""
+    """An adapter at the service.
+
+    Its requests are numbered, and the service works them off in order: one that was cancelled on
+    its way would keep all later ones waiting. So they are shielded from the end of a run.
+    """
 
     def __init__(
         self, backend: "Tinker", job: Job, service: Service, client: Any, rank: int
@@ -60,7 +64,8 @@ class TinkerLearner(Learner):
     async def actor(self, version: int) -> SamplingActor:
         if self._sampler is None:
             with failing("the weights cannot be sampled from"):
-                self._sampler = await made(self._client.save_weights_and_get_sampling_client)
+                made_here = made(self._client.save_weights_and_get_sampling_client)
+                self._sampler = await asyncio.shield(made_here)
         return self._service.actor(self._sampler, version)
 
     async def reinforce(self, groups: Sequence[TrajectoryGroup], rate: float) -> Figures:
@@ -108,7 +113,8 @@ class TinkerLearner(Learner):
             return counted | {"train/skipped": 1.0}
         with failing("the teacher's rows cannot be read"):
             plain = [losses.datum(replace(row, weight=1.0), losses.IMITATION) for row in rows]
-            before = _logprobs(await settled(self._client.forward(plain, losses.IMITATION.name)))
+            asked = settled(self._client.forward(plain, losses.IMITATION.name))
+            before = _logprobs(await asyncio.shield(asked))
         weighed = [replace(row, logprobs=tuple(b)) for row, b in zip(rows, before, strict=True)]
         _, figures = await self._step(weighed, losses.chosen(self._backend, train), rate)
         figures |= counted | _examples.teacher_figures(rows, before)
@@ -135,7 +141,7 @@ class TinkerLearner(Learner):
             asked = [settled(passed), settled(stepped)]
             if serve:
                 asked.append(made(self._client.save_weights_and_get_sampling_client))
-            answers = await asyncio.gather(*asked)
+            answers = await asyncio.shield(asyncio.gather(*asked))
         self._sampler = answers[2] if serve else None
         sent = {"tokens/trained": float(sum(len(row.inputs) for row in rows))}
         return _logprobs(answers[0]), _grad_norm(answers[1]) | sent
@@ -146,7 +152,8 @@ class TinkerLearner(Learner):
         with failing(f"the checkpoint of step {step} cannot be saved"):
             state = self._client.save_state(name, ttl_seconds=whole)
             sampler = self._client.save_weights_for_sampler(name, ttl_seconds=whole)
-            kept, served = await asyncio.gather(settled(state), settled(sampler))
+            both = asyncio.gather(settled(state), settled(sampler))
+            kept, served = await asyncio.shield(both)
         expires = None if ttl is None else f"{saved + timedelta(seconds=ttl):%Y-%m-%dT%H:%M:%SZ}"
         SavedWeights(
             step=step,

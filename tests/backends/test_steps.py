@@ -32,6 +32,7 @@ class Notes(list):
     def __init__(self, cancel_at):
         super().__init__()
         self.cancel_at = cancel_at
+        self.figures = {}
 
     def append(self, note):
         super().append(note)
@@ -66,17 +67,9 @@ class Noting(Learner):
         return {}
 
 
-def trained(
-    tmp_path, train, *, course="constant", done=None, passed=True, limit=None, cancel_at=None
-):
-    """The notes of a training, in order, and the figures of its steps.
-
-    `done` is the step that it resumes after, `limit` that which a limit ends it at, and `cancel_at`
-    the note at which it is cancelled.
-    """
-    figures = {}
-    notes = Notes(cancel_at)
-    resume = None if done is None else checkpoints.Checkpoint(done, tmp_path / f"step_{done}")
+def lent(tmp_path, train, notes=None, *, done=None, passed=True, limit=None):
+    """A job whose parts write into `notes`; `limit` is the step that a limit ends it at."""
+    notes = Notes(None) if notes is None else notes
 
     def group(task):
         member = shown(int(task.id[1:]))
@@ -100,10 +93,10 @@ def trained(
         notes.append(f"evaluate {step} by {actor.version}")
 
     def finish(step, said):
-        figures[step] = dict(said)
+        notes.figures[step] = dict(said)
         return step == limit
 
-    job = Job(
+    return Job(
         policy=Scripted(turns=("x",)),
         train=train,
         seed=0,
@@ -117,15 +110,24 @@ def trained(
         evaluate=evaluate,
         finish_step=finish,
         checkpoint=lambda step: checkpoints.saving(tmp_path, step),
-        resume=resume,
+        resume=None if done is None else checkpoints.Checkpoint(done, tmp_path / f"step_{done}"),
         status=lambda text: None,
     )
+
+
+def trained(tmp_path, train, *, course="constant", cancel_at=None, **more):
+    """The notes of a training, in order, and the figures of its steps.
+
+    It is cancelled at the note `cancel_at`; `more` is for `lent`.
+    """
+    notes = Notes(cancel_at)
+    job = lent(tmp_path, train, notes, **more)
     try:
         summary = asyncio.run(learn(job, Noting(notes), course))
     except asyncio.CancelledError:
-        return list(notes), figures
-    assert summary.steps == (limit or train.steps)
-    return list(notes), figures
+        return list(notes), notes.figures
+    assert summary.steps == (more.get("limit") or train.steps)
+    return list(notes), notes.figures
 
 
 def test_a_step_is_sampled_by_the_weights_before_it(tmp_path):
@@ -165,6 +167,31 @@ def test_a_limit_ends_the_run_with_its_weights_saved_and_no_evaluation(tmp_path)
     notes, figures = trained(tmp_path, Grpo(steps=9, learning_rate=1.0, eval_every=1), limit=2)
     assert notes[-4:] == ["evaluate 1 by 1", "collect 2 by 1", "reinforce t2 1", "save 2"]
     assert sorted(figures) == [1, 2]
+
+
+def test_a_checkpoint_that_is_begun_is_finished_before_the_run_stops(tmp_path, monkeypatch):
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(self, step, folder):
+        began.set()
+        await may_end.wait()
+        (folder / "weights").touch()
+
+    async def stop_while_saving():
+        running = asyncio.create_task(learn(job, Noting(Notes(None)), "constant"))
+        await began.wait()
+        running.cancel()
+        await asyncio.sleep(0)
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    monkeypatch.setattr(Noting, "save", slow)
+    job = lent(tmp_path, Grpo(steps=2, save_every=1))
+    asyncio.run(stop_while_saving())
+    kept = checkpoints.latest(tmp_path)
+    assert kept.step == 1
+    assert (kept.folder / "weights").exists()
 
 
 @pytest.mark.parametrize(
