@@ -30,7 +30,12 @@ BEGIN = 'printf "\\0" >&2; cd -- "$1" || exit 126; shift; exec "$@"'
 READ = (
     '[ -d "$1" ] && exit 121; [ -e "$1" ] || exit 102; [ -r "$1" ] || exit 113; head -c "$2" "$1"'
 )
-WRITE = '[ -d "$1" ] && exit 121; mkdir -p "${1%/*}" && cat >"$1"'
+# All of the input is read even where it has no place: Podman loses what a command says that leaves
+# some of it.
+WRITE = (
+    'if [ -d "$1" ]; then cat >/dev/null; exit 121; fi; '
+    'mkdir -p "${1%/*}" && cat >"$1"; status=$?; cat >/dev/null; exit $status'
+)
 KILL_ATTEMPTS = 5
 FIRST_ERROR = 100  # exit statuses of these scripts from here on are an errno and this
 END_SECONDS = 10.0
